@@ -1,0 +1,1 @@
+"""Words on the command line become a configuration; nothing else happens here."""

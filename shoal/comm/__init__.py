@@ -1,0 +1,1 @@
+"""Groups of workers and what moves bytes between them."""

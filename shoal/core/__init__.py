@@ -1,0 +1,1 @@
+"""Values that every layer shares: no processes, no sockets, no clocks."""

@@ -1,0 +1,212 @@
+"""The configuration of a run: one frozen value, validated where it is made, printed and saved whole.
+
+Flags, file and script use the same names. `resolve` lays them over each other: flags win over the file, the file
+over the script, the script over the defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from shoal.core.errors import ConfigError, nearest
+from shoal.core.length import Length
+
+Settings = dict[str, Any]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Clip(_Frozen):
+    """What is clipped at each step: gradients by global norm or by value, weights to a range."""
+
+    norm: Annotated[float, Field(gt=0)] | None = None
+    value: Annotated[float, Field(gt=0)] | None = None
+    weights: tuple[float, float] | None = None
+
+    @model_validator(mode="after")
+    def _range(self) -> Clip:
+        if self.weights is not None and self.weights[0] >= self.weights[1]:
+            raise ValueError(f"weights={self.weights}: the lower end must be below the upper end")
+        return self
+
+
+class CheckpointSettings(_Frozen):
+    """When checkpoints are written and which of them are kept."""
+
+    every: Length | Literal["never"] = Length(1, "epochs")
+    keep_last: Annotated[int, Field(ge=1)] = 2
+    keep_best: Annotated[int, Field(ge=0)] = 1
+    monitor: str = "test_loss"
+    mode: Literal["min", "max"] = "min"
+
+
+class CommSettings(_Frozen):
+    """How workers talk to each other."""
+
+    backend: Literal["auto", "shm", "gloo", "nccl"] = "auto"
+    bucket_mib: Annotated[float, Field(gt=0)] = 4.0
+    timeout_s: Annotated[float, Field(gt=0)] = 300.0
+
+
+class LoaderSettings(_Frozen):
+    """How samples are read."""
+
+    shuffle: bool = True
+    processes: Annotated[int, Field(ge=0)] = 0
+
+
+class Config(_Frozen):
+    """Everything that decides what a run computes and how it is carried out."""
+
+    # what is computed: the number of workers is not among it (law 1)
+    global_batch: Annotated[int, Field(ge=1)]
+    epochs: Annotated[int, Field(ge=1)] | None = None
+    steps: Annotated[int, Field(ge=1)] | None = None
+    seed: Annotated[int, Field(ge=0)] = 0
+    grain: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    passes: Literal["auto", "grain", "merged"] = "auto"
+    init: str = "keep"
+    clip: Clip = Clip()
+    precision: Literal["float32", "bf16"] = "float32"
+    eval_every: Length | Literal["never"] = Length(1, "epochs")
+    # how it is carried out
+    strategy: str = "auto"
+    workers: Annotated[int, Field(ge=1)] = 1
+    servers: Annotated[int, Field(ge=0)] = 0
+    weights: tuple[Annotated[float, Field(ge=0)], ...] | None = None
+    accumulate: Annotated[int, Field(ge=1)] = 1
+    eval_batch: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    threads: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    comm: CommSettings = CommSettings()
+    loader: LoaderSettings = LoaderSettings()
+    tensorboard: bool = False
+    run_dir: str | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        if self.epochs is not None and self.steps is not None:
+            raise ValueError(f"epochs={self.epochs} and steps={self.steps} both state the length of the run: give one")
+        if self.epochs is None and self.steps is None:
+            raise ValueError("the length of the run is missing: give epochs or steps")
+        if self.weights is not None and len(self.weights) != self.workers:
+            raise ValueError(
+                f"weights={list(self.weights)} names {len(self.weights)} shares but workers={self.workers}: give one each"
+            )
+        if self.weights is not None and sum(self.weights) <= 0:
+            raise ValueError("weights are all zero: nobody would compute")
+        return self
+
+    @property
+    def share_weights(self) -> tuple[float, ...]:
+        return self.weights if self.weights is not None else (1.0,) * self.workers
+
+    def to_json(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")
+
+
+# What two runs may differ in and still be the same run. Everything else decides the result.
+MAY_CHANGE_ON_RESUME = frozenset(
+    {
+        "strategy", "workers", "servers", "weights", "accumulate", "eval_batch", "threads", "device",
+        "checkpoint", "comm", "loader.processes", "tensorboard", "run_dir", "epochs", "steps", "eval_every",
+    }
+)  # fmt: skip
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """``{"clip": {"norm": 1}}`` -> ``{"clip.norm": 1}``."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def nest(flat: Mapping[str, Any]) -> Settings:
+    """``{"clip.norm": 1}`` -> ``{"clip": {"norm": 1}}``."""
+    nested: Settings = {}
+    for key, value in flat.items():
+        *parents, last = key.split(".")
+        at = nested
+        for parent in parents:
+            at = at.setdefault(parent, {})
+            if not isinstance(at, dict):
+                raise ConfigError(f"{key}={value}: {parent!r} is a single value, not a group of settings")
+        at[last] = value
+    return nested
+
+
+def known_settings() -> list[str]:
+    """All settings by their dotted names."""
+    names: list[str] = []
+    for name, field in Config.model_fields.items():
+        group = field.annotation
+        if isinstance(group, type) and issubclass(group, BaseModel):
+            names += [f"{name}.{inner}" for inner in group.model_fields]
+        else:
+            names.append(name)
+    return names
+
+
+def resolve(*layers: tuple[str, Mapping[str, Any]]) -> Config:
+    """Lay settings over each other, later layers winning, and validate the whole once.
+
+    Each layer comes with the words that name it in an error: ``("Trainer(...)", {...}), ("--config run.yaml", {...})``.
+    A `None` in a layer leaves the setting to the layers below. Stating `epochs` overrides `steps` of a lower layer and
+    the other way round.
+    """
+    merged: dict[str, Any] = {}
+    source: dict[str, str] = {}
+    for where, settings in layers:
+        for key, value in flatten(_plain(settings)).items():
+            if value is None:
+                continue
+            other = {"epochs": "steps", "steps": "epochs"}.get(key)
+            if other in merged and source[other] != where:
+                del merged[other]
+            merged[key], source[key] = value, where
+    known = known_settings()
+    groups = {name.split(".")[0] for name in known if "." in name}
+    for key in merged:
+        if key not in known and key not in groups:
+            raise ConfigError(f"unknown setting {key!r} in {source[key]}: {nearest(key, known)}")
+    try:
+        return Config.model_validate(nest(merged))
+    except ValidationError as error:
+        raise ConfigError(_explain(error, source)) from None
+
+
+def _plain(settings: Mapping[str, Any]) -> Settings:
+    """Turn setting values (`Clip(norm=1)`) into plain dictionaries."""
+    return {
+        key: value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value
+        for key, value in settings.items()
+    }
+
+
+def _explain(error: ValidationError, source: Mapping[str, str]) -> str:
+    lines = []
+    for problem in error.errors():
+        # the branches of a union and the positions of a tuple are no names of settings
+        path = [str(part) for part in problem["loc"] if isinstance(part, str)]
+        name = next((n for n in (".".join(path[:2]), ".".join(path[:1])) if n in known_settings()), ".".join(path[:1]))
+        message = problem["msg"].removeprefix("Value error, ")
+        where = f" (from {source[name]})" if name in source else ""
+        if problem["type"] == "missing":
+            line = f"{name} is missing: give it in the Trainer, in the file, or with --set {name}=..."
+        elif name:
+            line = f"{name}={problem['input']!r}{where}: {message[0].lower()}{message[1:]}"
+        else:
+            line = message
+        if line not in lines:
+            lines.append(line)
+    return "; ".join(lines)

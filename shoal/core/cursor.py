@@ -1,0 +1,72 @@
+"""Where training is, and what the next global batch is: pure values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from shoal.core.grains import Grain, cut, shares
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Position of a synchronous run: everything before it has shaped the model, nothing after it has."""
+
+    epoch: int = 0
+    batch: int = 0  # global batches committed within the epoch
+    step: int = 0  # global batches committed since the start of the run
+    samples: int = 0  # samples committed since the start of the run
+
+    def to_json(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "batch": self.batch, "step": self.step, "samples": self.samples}
+
+    @classmethod
+    def from_json(cls, data: dict[str, int]) -> Cursor:
+        return cls(int(data["epoch"]), int(data["batch"]), int(data["step"]), int(data["samples"]))
+
+
+@dataclass(frozen=True)
+class Batches:
+    """How a data set is cut: `samples` in all, `global_batch` to a step, `grain` to a grain."""
+
+    samples: int
+    global_batch: int
+    grain: int
+
+    @property
+    def per_epoch(self) -> int:
+        return -(-self.samples // self.global_batch)
+
+    def at(self, cursor: Cursor) -> GlobalBatch:
+        """Return the global batch that `cursor` points to."""
+        start = cursor.batch * self.global_batch
+        stop = min(start + self.global_batch, self.samples)
+        assert start < stop, f"{cursor} is past the end of the epoch"
+        return GlobalBatch(cursor, start, stop, cut(start, stop, self.grain))
+
+    def after(self, cursor: Cursor) -> Cursor:
+        """Return the cursor once the batch at `cursor` is committed."""
+        done = self.at(cursor).samples
+        moved = replace(cursor, batch=cursor.batch + 1, step=cursor.step + 1, samples=cursor.samples + done)
+        if moved.batch == self.per_epoch:
+            moved = replace(moved, epoch=moved.epoch + 1, batch=0)
+        return moved
+
+
+@dataclass(frozen=True)
+class GlobalBatch:
+    """One step's samples, ``[start, stop)`` of the epoch's order, cut into grains."""
+
+    cursor: Cursor
+    start: int
+    stop: int
+    grains: tuple[Grain, ...]
+
+    @property
+    def samples(self) -> int:
+        return self.stop - self.start
+
+    def share(self, rank: int, weights: Sequence[float]) -> tuple[Grain, ...]:
+        """The grains that worker `rank` computes: a pure function of cursor, view and weights."""
+        mine = shares(len(self.grains), weights)[rank]
+        return self.grains[mine.start : mine.stop]

@@ -1,0 +1,78 @@
+"""The one tree of errors.
+
+`UserError` is a mistake that its reader can mend: it is shown as one message without a traceback and ends the
+command with status 2. Everything else under `ShoalError` is a failure of the run and ends it with status 1.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+
+class ShoalError(Exception):
+    """Base of all errors that Shoal raises on purpose."""
+
+    exit_status = 1
+
+
+class UserError(ShoalError):
+    """Something the user asked for cannot be done. The message says what, where, and what to do."""
+
+    exit_status = 2
+
+
+class ConfigError(UserError):
+    """A setting is unknown, malformed, or contradicts another."""
+
+
+class RunDirError(UserError):
+    """A run directory cannot be used: not writable, full, or it belongs to another run."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint is missing, damaged, or does not fit the program."""
+
+
+class NonFiniteLoss(UserError):  # noqa: N818 - it names the event, as StopIteration does
+    """The loss became NaN or infinite; the update was not applied."""
+
+    def __init__(self, step: int, ranks: Iterable[int], last_good: str) -> None:
+        workers = ", ".join(str(rank) for rank in ranks)
+        super().__init__(
+            f"the loss became NaN or infinite at step {step} on worker {workers}; the update was not applied.\n"
+            f"{last_good}\n"
+            "Try a lower learning rate, `--set clip.norm=1.0`, or look for bad values in the data of that step."
+        )
+        self.step = step
+
+
+class CollectiveTimeout(ShoalError):  # noqa: N818
+    """A collective operation did not end in time. Names the workers that were not there."""
+
+    def __init__(self, operation: str, missing: Iterable[int], elapsed_s: float) -> None:
+        self.operation, self.missing, self.elapsed_s = operation, tuple(missing), elapsed_s
+        names = ", ".join(f"worker {rank}" for rank in self.missing) or "a worker that cannot be named"
+        super().__init__(f"waited {elapsed_s:.1f} s in {operation} for {names}, which did not arrive")
+
+
+class PeerLost(ShoalError):  # noqa: N818
+    """Another worker of the group is gone, so the operation cannot end. Not the cause of the failure."""
+
+
+class WorkerFailed(ShoalError):  # noqa: N818
+    """One or more workers failed. `by_rank` holds each one's own account of the cause."""
+
+    def __init__(self, by_rank: Mapping[int, str], exit_status: int = 1) -> None:
+        self.by_rank = dict(by_rank)
+        self.exit_status = exit_status
+        super().__init__("\n".join(self.by_rank[rank] for rank in sorted(self.by_rank)))
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a hint such as ``did you mean 'allreduce'?``, or the list of what is known."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]!r}? (known: {', '.join(names)})"
+    return f"known: {', '.join(names)}"

@@ -1,0 +1,137 @@
+"""What happened in a run, as values: one line of `events.jsonl` each, and what callbacks are told.
+
+The schema is versioned: a reader may rely on the fields of a kind as long as `v` is the same; fields may be added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+from shoal.core.cursor import Cursor
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Event:
+    """Base of all events."""
+
+    kind: ClassVar[str]
+
+    def to_json(self, time: float) -> dict[str, Any]:
+        return {"v": SCHEMA_VERSION, "time": round(time, 6), "kind": self.kind, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class RunStarted(Event):
+    """Training is about to begin, or to go on where `cursor` says."""
+
+    kind: ClassVar[str] = "run_started"
+    strategy: str
+    backend: str
+    workers: int
+    cursor: Cursor
+    total_steps: int
+    steps_per_epoch: int
+    samples: int
+    resumed_from: str | None = None
+
+
+@dataclass(frozen=True)
+class MemberJoined(Event):
+    kind: ClassVar[str] = "member_joined"
+    role: str
+    rank: int
+    host: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class MemberLost(Event):
+    kind: ClassVar[str] = "member_lost"
+    role: str
+    rank: int
+    host: str
+    pid: int
+    cause: str
+
+
+@dataclass(frozen=True)
+class ViewChanged(Event):
+    kind: ClassVar[str] = "view"
+    number: int
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StepCommitted(Event):
+    """A step is part of the model. `cursor` is behind it; `timings` holds seconds by span for each worker."""
+
+    kind: ClassVar[str] = "step"
+    cursor: Cursor
+    loss: float
+    samples: int
+    learning_rates: tuple[float, ...]
+    step_s: float
+    timings: tuple[Mapping[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Evaluated(Event):
+    kind: ClassVar[str] = "eval"
+    cursor: Cursor
+    values: Mapping[str, float]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CheckpointSaved(Event):
+    """A checkpoint is complete on disk."""
+
+    kind: ClassVar[str] = "checkpoint"
+    cursor: Cursor
+    path: str
+    size_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Fault(Event):
+    """Something went wrong: who, where, why; `phase` is what the member did last."""
+
+    kind: ClassVar[str] = "fault"
+    at_step: int
+    member: str
+    cause: str
+    phase: str = ""
+    detected_s: float = 0.0
+    resumed_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Decision(Event):
+    """A choice made by timing or probing, so that it can be replayed."""
+
+    kind: ClassVar[str] = "decision"
+    what: str
+    chosen: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Warned(Event):
+    kind: ClassVar[str] = "warning"
+    message: str
+
+
+@dataclass(frozen=True)
+class RunEnded(Event):
+    """The run is over: `status` is completed, stopped, interrupted or failed."""
+
+    kind: ClassVar[str] = "run_ended"
+    status: str
+    cursor: Cursor
+    reason: str = ""
+    summary: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,28 @@
+"""The order of samples: a pure function of (seed, epoch), stable across machines and versions."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.core.seeds import order_seed
+
+Indices = npt.NDArray[np.int64]
+
+
+@lru_cache(maxsize=4)
+def epoch_order(seed: int, epoch: int, samples: int, shuffle: bool = True) -> Indices:
+    """Return the permutation of ``range(samples)`` in which `epoch` visits the data set (read-only).
+
+    Built from the raw words of a counter-based generator and a stable sort, whose results NumPy promises to keep,
+    and not from `Generator.permutation`, whose results it does not.
+    """
+    if shuffle:
+        words = np.random.Philox(key=order_seed(seed, epoch)).random_raw(samples)
+        order = np.argsort(words, kind="stable").astype(np.int64)
+    else:
+        order = np.arange(samples, dtype=np.int64)
+    order.setflags(write=False)
+    return order

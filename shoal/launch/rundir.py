@@ -1,0 +1,159 @@
+"""A run directory: the configuration, the events, the summary, and where checkpoints and logs lie."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from shoal.core.config import MAY_CHANGE_ON_RESUME, Config, flatten
+from shoal.core.errors import RunDirError
+from shoal.core.events import Event
+
+
+def default_path(script: str | None, now: datetime) -> Path:
+    """``runs/<script>-<date>-<time>`` below the working directory."""
+    stem = Path(script).stem if script else "run"
+    return Path("runs") / f"{stem}-{now:%Y%m%d-%H%M%S}"
+
+
+class RunDir:
+    """Paths of a run, and the few ways in which they are written. Several processes may append events."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.config_file = self.path / "config.yaml"
+        self.events_file = self.path / "events.jsonl"
+        self.summary_file = self.path / "summary.json"
+        self.checkpoints = self.path / "checkpoints"
+        self.logs = self.path / "logs"
+
+    @property
+    def exists(self) -> bool:
+        return self.config_file.exists()
+
+    def create(self, config: Config, script: str | None) -> None:
+        """Make the directory, or open one that belongs to the same script and configuration. Saves `config`."""
+        if self.exists:
+            self._refuse_other(config, script)
+        elif self.path.is_dir() and any(entry.name != "logs" for entry in self.path.iterdir()):
+            raise RunDirError(
+                f"{self.path} is not empty and is no run directory: choose another --run-dir, or empty it first"
+            )
+        saved = {"script": _identity(script), **config.to_json()}
+        with self.writing():
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            self.logs.mkdir(exist_ok=True)
+            replace_file(self.config_file, yaml.safe_dump(saved, sort_keys=False))
+
+    def _refuse_other(self, config: Config, script: str | None) -> None:
+        saved = self.saved()
+        owner, mine = saved.pop("script", None) or {}, _identity(script) or {}
+        if owner.get("path") != mine.get("path") and owner.get("sha256") != mine.get("sha256"):
+            raise RunDirError(
+                f"{self.path} belongs to the script {owner.get('path')}, not to {mine.get('path')}: "
+                "choose another --run-dir"
+            )
+        old, new = flatten(saved), flatten(config.to_json())
+        for key in sorted(set(old) | set(new)):
+            if key in MAY_CHANGE_ON_RESUME or key.split(".")[0] in MAY_CHANGE_ON_RESUME or old.get(key) == new.get(key):
+                continue
+            raise RunDirError(
+                f"{self.path} belongs to a run with {key}={old.get(key)}, but now {key}={new.get(key)}: "
+                f"run it with the old value, or choose another --run-dir"
+            )
+
+    def saved(self) -> dict[str, Any]:
+        """The configuration that was saved, with the script's identity under ``script``."""
+        try:
+            data = yaml.safe_load(self.config_file.read_text())
+        except (OSError, yaml.YAMLError) as error:
+            raise RunDirError(f"{self.config_file} cannot be read: {error}") from error
+        if not isinstance(data, dict):
+            raise RunDirError(f"{self.config_file} holds no configuration: choose another --run-dir")
+        return data
+
+    def append(self, event: Event) -> None:
+        """Add one line to the events. A single write on a file opened for appending, so lines never mix."""
+        line = json.dumps(event.to_json(time.time()), separators=(",", ":"), default=str) + "\n"
+        with self.writing():
+            fd = os.open(self.events_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                os.write(fd, line.encode())
+            finally:
+                os.close(fd)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        with self.writing():
+            replace_file(self.summary_file, json.dumps(summary, indent=2) + "\n")
+
+    def summary(self) -> dict[str, Any] | None:
+        """The summary of the last run in this directory, or None."""
+        try:
+            return dict(json.loads(self.summary_file.read_text()))
+        except (OSError, ValueError):
+            return None
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the directory for one run at a time; the lock goes with the process, however it ends."""
+        with self.writing():
+            self.path.mkdir(parents=True, exist_ok=True)
+            fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise RunDirError(f"{self.path} is in use by another run: wait for it, or choose another --run-dir") from None
+        try:
+            yield
+        finally:
+            os.close(fd)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Turn what the operating system says of this directory into an error that says what to do."""
+        try:
+            yield
+        except OSError as error:
+            raise disk_error(self.path, error) from error
+
+
+def disk_error(path: Path, error: OSError) -> RunDirError:
+    """What a user can do about `error` while writing below `path`."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return RunDirError(f"no space left on the disk of {path}: free some, then run the same command again to go on")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return RunDirError(f"{path} cannot be written ({error.strerror}): choose another --run-dir")
+    return RunDirError(f"{path} cannot be used: {error.strerror or error}")
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write `text` under a temporary name, flush it, and rename it: `path` is the old text or the new, never half."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _identity(script: str | None) -> dict[str, str] | None:
+    if script is None:
+        return None
+    path = Path(script).resolve()
+    return {"path": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}

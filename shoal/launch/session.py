@@ -1,0 +1,62 @@
+"""What a worker process knows of the run it belongs to. One a process, set before the user's script runs.
+
+The script stays an ordinary program: it builds a Trainer and calls `fit()`, and `fit()` asks `current()` where it is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from shoal.comm.control import ControlPage
+from shoal.core.world import World
+
+Layer = tuple[str, Mapping[str, Any]]  # settings, and the words that name where they come from
+Message = dict[str, Any]
+
+
+class SessionEnd(BaseException):  # noqa: N818 - like SystemExit, it is no error and passes through `except Exception`
+    """Ends the user's script where it stands, with success: nothing is left to do in this process."""
+
+
+@dataclass
+class Session:
+    """A process's part in a run. `report` sends a message to the launcher and may be called from any thread."""
+
+    world: World
+    control: ControlPage
+    layers: tuple[Layer, ...] = ()  # file, then flags: laid over what the script says
+    mode: Literal["train", "dry-run"] = "train"
+    script: str | None = None
+    json_output: bool = False
+    # an unauthenticated store port must not exist, so the launcher hands out a rendezvous for gloo (see comm)
+    rendezvous: str | None = None
+    report: Callable[[Message], None] = lambda message: None
+    fits: int = 0  # fit() calls so far: a script may train several models
+    launched: bool = True  # False: this process was started by the user, not by a launcher
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def next_fit(self) -> int:
+        """Number the fit() calls of a script, from 0."""
+        with self.lock:
+            self.fits += 1
+            return self.fits - 1
+
+
+_current: Session | None = None
+
+
+def current() -> Session:
+    """This process's session; a process that the user started gets one of its own."""
+    global _current  # noqa: PLW0603 - one session a process is the point
+    if _current is None:
+        _current = Session(World(), ControlPage(), launched=False)
+    return _current
+
+
+def install(session: Session) -> None:
+    """Make `session` this process's. Called once, before the script runs."""
+    global _current  # noqa: PLW0603
+    _current = session

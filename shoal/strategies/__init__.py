@@ -1,0 +1,1 @@
+"""Ways of distributing a program over workers."""

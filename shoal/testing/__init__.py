@@ -1,0 +1,1 @@
+"""What tests of Shoal, and of strategies written elsewhere, are built from."""

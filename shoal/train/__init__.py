@@ -1,0 +1,1 @@
+"""The program, the loop, callbacks, fit()."""
