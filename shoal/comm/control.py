@@ -46,6 +46,10 @@ class ControlPage:
         """Ask all workers to stop at the end of their step."""
         self._words[_STOP] = 1
 
+    def clear_stop(self) -> None:
+        """Take the request back: the run that it was for has ended."""
+        self._words[_STOP] = 0
+
     @property
     def stop_requested(self) -> bool:
         return bool(self._words[_STOP])

@@ -93,8 +93,6 @@ class Config(_Frozen):
     def _consistent(self) -> Config:
         if self.epochs is not None and self.steps is not None:
             raise ValueError(f"epochs={self.epochs} and steps={self.steps} both state the length of the run: give one")
-        if self.epochs is None and self.steps is None:
-            raise ValueError("the length of the run is missing: give epochs or steps")
         if self.weights is not None and len(self.weights) != self.workers:
             raise ValueError(
                 f"weights={list(self.weights)} names {len(self.weights)} shares but workers={self.workers}: give one each"

@@ -37,14 +37,14 @@ class CheckpointError(UserError):
 class NonFiniteLoss(UserError):  # noqa: N818 - it names the event, as StopIteration does
     """The loss became NaN or infinite; the update was not applied."""
 
-    def __init__(self, step: int, ranks: Iterable[int], last_good: str) -> None:
-        workers = ", ".join(str(rank) for rank in ranks)
+    def __init__(self, step: int, ranks: Iterable[int], last_good: str = "") -> None:
+        self.step, self.ranks = step, tuple(ranks)
+        workers = ", ".join(f"worker {rank}" for rank in self.ranks)
+        kept = f"{last_good}\n" if last_good else ""
         super().__init__(
-            f"the loss became NaN or infinite at step {step} on worker {workers}; the update was not applied.\n"
-            f"{last_good}\n"
+            f"the loss became NaN or infinite at step {step} on {workers}; the update was not applied.\n{kept}"
             "Try a lower learning rate, `--set clip.norm=1.0`, or look for bad values in the data of that step."
         )
-        self.step = step
 
 
 class CollectiveTimeout(ShoalError):  # noqa: N818

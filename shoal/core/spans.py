@@ -27,6 +27,10 @@ class Spans:
         self._seconds[name] = self._seconds.get(name, 0.0) + seconds
         self._totals[name] = self._totals.get(name, 0.0) + seconds
 
+    def recent(self, name: str) -> float:
+        """Seconds in span `name` since the last `take()`."""
+        return self._seconds.get(name, 0.0)
+
     def take(self) -> dict[str, float]:
         """Return the seconds since the last call and start anew; totals are kept."""
         taken, self._seconds = self._seconds, {}

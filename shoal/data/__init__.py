@@ -1,1 +1,6 @@
 """Where samples come from, and in which order."""
+
+from shoal.data.digits import digits
+from shoal.data.source import Source, open_source
+
+__all__ = ["Source", "digits", "open_source"]

@@ -5,6 +5,7 @@ The script stays an ordinary program: it builds a Trainer and calls `fit()`, and
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ Layer = tuple[str, Mapping[str, Any]]  # settings, and the words that name where
 Message = dict[str, Any]
 
 
-class SessionEnd(BaseException):  # noqa: N818 - like SystemExit, it is no error and passes through `except Exception`
+class SessionEnd(BaseException):
     """Ends the user's script where it stands, with success: nothing is left to do in this process."""
 
 
@@ -52,7 +53,8 @@ def current() -> Session:
     """This process's session; a process that the user started gets one of its own."""
     global _current  # noqa: PLW0603 - one session a process is the point
     if _current is None:
-        _current = Session(World(), ControlPage(), launched=False)
+        script = getattr(sys.modules.get("__main__"), "__file__", None)
+        _current = Session(World(), ControlPage(), script=script, launched=False)
     return _current
 
 

@@ -1,0 +1,44 @@
+"""Finished runs, one a line, so that an interrupted benchmark goes on where it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import Run
+
+
+class Journal:
+    """Runs of one set of settings. Without a path it keeps them in memory only.
+
+    The first line holds the settings; a file that was begun with others is refused, as its figures are not comparable.
+    """
+
+    def __init__(self, path: Path | None, settings: dict[str, Any]) -> None:
+        self.runs: list[Run] = []
+        self._path = path
+        if path is None:
+            return
+        if path.exists() and path.stat().st_size:
+            head, *lines = [json.loads(line) for line in path.read_text().splitlines()]
+            if head != settings:
+                raise SystemExit(f"{path} was begun with {head}, not {settings}: give another --journal, or remove it")
+            self.runs = [Run(**line) for line in lines]
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(settings) + "\n")
+
+    def holds(self, peer: str, workload: str, number: int) -> bool:
+        """Whether this run is there and succeeded: one that failed is tried again."""
+        return any(
+            (run.peer, run.workload, run.round) == (peer, workload, number) and run.error is None for run in self.runs
+        )
+
+    def add(self, run: Run) -> None:
+        """Keep `run`, in place of an earlier one that failed."""
+        same = (run.peer, run.workload, run.round)
+        self.runs = [old for old in self.runs if (old.peer, old.workload, old.round) != same] + [run]
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps(run.to_json()) + "\n")

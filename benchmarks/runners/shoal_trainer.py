@@ -1,0 +1,54 @@
+"""Shoal: the script that `shoal train` runs. All that depends on Shoal's interface is in this file.
+
+A grain is the batch of one worker, so that batch normalisation looks at as many samples as it does under DDP, and the
+samples are taken in order, so that the parameters at the end can be compared.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import shoal
+from benchmarks import workloads
+from benchmarks.runners.job import Job, Report, Stopwatch
+from shoal.core.events import RunEnded, StepCommitted
+from shoal.train.callbacks.base import Callback, RunInfo
+
+
+class _Timing(Callback):
+    """Runs on the first worker. Steps are synchronous, so its clock is everybody's, and there is no need to meet."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.stopwatch = Stopwatch(job, meet=lambda: None)
+
+    def on_step(self, event: StepCommitted, run: RunInfo) -> None:
+        self.stopwatch.step()
+
+    def on_run_ended(self, event: RunEnded, run: RunInfo) -> None:
+        if event.status == "completed":
+            Report(self.stopwatch.elapsed_s, workloads.checksum(run.module)).save(self.job, rank=0)
+
+
+def main() -> None:
+    job = Job.load()
+    torch.set_num_threads(1)
+    shoal.Trainer(
+        model=workloads.model(job),
+        loss=nn.CrossEntropyLoss(),
+        optimizer=workloads.optimizer,
+        train=workloads.samples(job),
+        global_batch=job.global_batch,
+        grain=job.batch,
+        steps=job.total_steps,
+        seed=job.seed,
+        loader={"shuffle": False},
+        eval_every="never",
+        checkpoint={"every": "never"},
+        callbacks=[_Timing(job)],
+    ).fit()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""All settings with their defaults and a line on each: `shoal settings`."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from shoal.core.config import Config
+
+HELP = {
+    "global_batch": "samples to a step, over all workers; the script states it",
+    "epochs": "length of the run in passes over the data",
+    "steps": "length of the run in steps, instead of epochs",
+    "seed": "decides initial weights, order of samples, dropout, augmentation",
+    "grain": "samples that are computed together; the same for any number of workers",
+    "passes": "grain: one pass for each grain; merged: several in one, where that is the same",
+    "init": "initial parameters: keep what the script built, or the name of an initialisation",
+    "clip.norm": "clip gradients to this global norm",
+    "clip.value": "clip each gradient to plus or minus this",
+    "clip.weights": "keep weights in this range after each step: [low, high]",
+    "precision": "float32, or bf16 autocast",
+    "eval_every": "evaluate this often: '1 epoch', '500 steps', never",
+    "strategy": "how the work is distributed",
+    "workers": "processes that compute gradients; never changes the result",
+    "servers": "processes that hold parameters, for strategies that use them",
+    "weights": "shares of the batch, one for each worker: [3, 1]",
+    "accumulate": "compute each worker's share in this many parts, to save memory",
+    "eval_batch": "samples to a pass of an evaluation",
+    "threads": "threads of each worker; auto shares out the cores",
+    "device": "where workers compute",
+    "checkpoint.every": "save this often: '1 epoch', '50 steps', never",
+    "checkpoint.keep_last": "newest checkpoints to keep",
+    "checkpoint.keep_best": "best checkpoints to keep",
+    "checkpoint.monitor": "the value that says which checkpoint is best",
+    "checkpoint.mode": "whether the best value is the lowest (min) or the highest (max)",
+    "comm.backend": "shared memory, gloo or NCCL",
+    "comm.bucket_mib": "gradients are reduced in buckets of this size (MiB)",
+    "comm.timeout_s": "seconds after which a worker that does not answer is an error",
+    "loader.shuffle": "draw a new order of samples for each epoch",
+    "loader.processes": "processes of each worker that read samples",
+    "tensorboard": "write curves for TensorBoard into the run directory",
+    "run_dir": "where the run is kept; the same directory again resumes it",
+}
+COMMON = (
+    "epochs",
+    "eval_every",
+    "clip.norm",
+    "accumulate",
+    "precision",
+    "weights",
+    "checkpoint.every",
+    "comm.backend",
+)
+
+
+def default_of(name: str) -> str:
+    """The default of a setting, as one would write it; empty where there is none."""
+    group, _, inner = name.partition(".")
+    field = Config.model_fields[group]
+    value: Any = getattr(field.default, inner) if inner else field.default
+    if value is None or field.is_required():
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def choices_of(name: str) -> list[str]:
+    """The words that a setting may be, where they are few."""
+    group, _, inner = name.partition(".")
+    annotation: Any = Config.model_fields[group].annotation
+    if inner and isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        annotation = annotation.model_fields[inner].annotation
+    return (
+        [str(word) for word in typing.get_args(annotation)]
+        if typing.get_origin(annotation) is Literal
+        else []
+    )
+
+
+def print_settings() -> None:
+    """A table of all settings on standard output."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("setting", style="bold", no_wrap=True)
+    table.add_column("default", no_wrap=True)
+    table.add_column("what it does")
+    for name, text in HELP.items():
+        choices = choices_of(name)
+        table.add_row(name, default_of(name), f"{text} ({', '.join(choices)})" if choices else text)
+    console = Console(highlight=False)
+    console.print(table)
+    console.print("Give them with --set name=value, in the file of --config, or in shoal.Trainer(...).")

@@ -1,0 +1,45 @@
+"""What `shoal train --help` says beyond its options: examples and the settings one needs most."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typer.core import TyperCommand
+
+from shoal.cli.settings import COMMON, HELP, default_of
+
+EXAMPLES = (
+    ("one worker, as `python digits.py` would", "shoal train digits.py"),
+    ("four workers: the same curve, sooner", "shoal train digits.py --workers 4"),
+    ("kept in a directory; the same command again resumes", "shoal train digits.py -w 4 --run-dir runs/mine"),
+    ("uneven machines: worker 0 takes 3/4 of each batch", "shoal train digits.py -w 2 --set weights=[3,1]"),
+    ("look first: configuration, shares of the batch, memory", "shoal train digits.py -w 4 --dry-run"),
+    ("what follows -- belongs to the script", "shoal train resnet.py -w 2 -- --data cifar10.parquet"),
+)
+
+
+class TaughtCommand(TyperCommand):
+    """A command whose help ends with examples and common settings."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        super().format_help(ctx, formatter)
+        print_lesson()
+
+
+def print_lesson() -> None:
+    """The lesson, on standard output."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    console.print(Text(" Examples", style="bold"))
+    for purpose, command in EXAMPLES:
+        console.print(Text.assemble("   ", (f"# {purpose}", "dim"), "\n   ", command), soft_wrap=True)
+    console.print(Text("\n Common settings, for --set name=value and --config", style="bold"))
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name in COMMON:
+        default = default_of(name)
+        table.add_row(Text(f"   {name}"), Text(HELP[name] + (f" [{default}]" if default else "")))
+    console.print(table)
+    console.print(Text("   all of them: shoal settings\n"))

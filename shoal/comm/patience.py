@@ -1,0 +1,50 @@
+"""How a rank waits for others on its host: polling for a moment, then asleep, and never for ever."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+
+from shoal.comm.control import ControlPage
+from shoal.core.errors import CollectiveTimeout, PeerLost
+
+_SPINS = 400  # polls before the first system call: some tens of microseconds
+_YIELD_S = 0.001  # then give way to others at each poll, for so long
+_SHORTEST_SLEEP_S = 0.00005
+_LONGEST_SLEEP_S = 0.002
+_SLEEP_SHARE = 0.02  # a sleep lengthens a wait by at most this part of it
+
+
+class Patience:
+    """Waits of one member of a group of `size` on this host."""
+
+    def __init__(self, control: ControlPage, size: int, timeout_s: float) -> None:
+        self._control = control
+        self._timeout_s = timeout_s
+        # with more ranks than cores, the one that is waited for may need this core
+        self._crowded = size > len(os.sched_getaffinity(0))
+
+    def wait(
+        self, arrived: Callable[[], bool], missing: Callable[[], Iterable[int]], what: str, since: float
+    ) -> None:
+        """Poll `arrived` until it is true. `since` (monotonic) is when the operation began: its deadline
+        counts from there. Raises `PeerLost` when the run is aborted, and `CollectiveTimeout` with the ranks
+        from `missing`."""
+        if not self._crowded:
+            for _ in range(_SPINS):
+                if arrived():
+                    return
+        yield_until = time.monotonic() + (0.0 if self._crowded else _YIELD_S)
+        os.sched_yield()
+        while not arrived():
+            if self._control.aborted:
+                raise PeerLost(f"the run was aborted during {what}")
+            now = time.monotonic()
+            if now - since > self._timeout_s:
+                raise CollectiveTimeout(what, missing(), now - since)
+            if now < yield_until:
+                os.sched_yield()
+            else:
+                waited_s = now - yield_until
+                time.sleep(min(_LONGEST_SLEEP_S, max(_SHORTEST_SLEEP_S, waited_s * _SLEEP_SHARE)))

@@ -1,0 +1,88 @@
+"""Where samples come from: what every source promises, and how a user's data becomes one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from shoal.core.errors import ConfigError
+from shoal.core.order import Indices
+
+Batch = Any  # one collated batch: a tensor, or a tuple, list or dict of batches
+
+_ACCEPTED = (
+    "give a map-style torch Dataset (with __len__ and __getitem__), a tuple of tensors or arrays that have "
+    "the same first dimension, a single tensor, or a shoal.data.Source"
+)
+
+
+class Source(ABC):
+    """Samples ``0 .. len-1``. `fetch` is called by one thread at a time, in any process that has a copy."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of samples; the same at every call."""
+
+    @abstractmethod
+    def fetch(self, indices: Indices, epoch: int, seed: int) -> Batch:
+        """Return these samples (at least one), in this order, as one batch that the caller may change.
+
+        What is drawn for a sample is seeded by `core.seeds.sample_seed(seed, epoch, sample)`, so a sample has
+        the same bits in an epoch whoever fetches it and whatever else is in the batch.
+        """
+
+
+def open_source(data: object, name: str) -> Source:
+    """Return the source that `data` is or stands for; `name` ('train', 'test') names it in errors.
+
+    Raises `ConfigError` that says what is accepted.
+    """
+    source = data if isinstance(data, Source) else _make_source(data, name)
+    if len(source) == 0:
+        raise ConfigError(f"the {name} data is empty: give at least one sample")
+    return source
+
+
+def _make_source(data: object, name: str) -> Source:
+    from shoal.data.mapped import MappedSource
+    from shoal.data.tensors import TensorSource
+
+    if isinstance(data, TensorDataset):
+        return TensorSource(data.tensors, name)
+    if isinstance(data, torch.Tensor | np.ndarray):
+        return TensorSource(data, name)
+    if isinstance(data, tuple | list):
+        if data and all(isinstance(part, torch.Tensor | np.ndarray) for part in data):
+            return TensorSource(data, name)
+        parts = ", ".join(type(part).__name__ for part in data[:4]) + (", ..." if len(data) > 4 else "")
+        raise ConfigError(
+            f"the {name} data is a {type(data).__name__} of ({parts}), not of tensors: {_ACCEPTED}"
+        )
+    if isinstance(data, IterableDataset):
+        raise ConfigError(
+            f"the {name} data is an IterableDataset ({type(data).__name__}), whose samples cannot be asked "
+            f"for by number: {_ACCEPTED}"
+        )
+    if isinstance(data, DataLoader):
+        raise ConfigError(
+            f"the {name} data is a DataLoader: give its dataset instead; global_batch says how batches are "
+            "cut, loader.processes how many processes read them"
+        )
+    if _is_map_style(data):
+        return MappedSource(data, name)
+    raise ConfigError(f"the {name} data is of type {type(data).__name__}: {_ACCEPTED}")
+
+
+def _is_map_style(data: object) -> bool:
+    if isinstance(data, Mapping | str | bytes | type) or not hasattr(data, "__getitem__"):
+        return False
+    try:
+        len(data)  # type: ignore[arg-type]  # whether it has a length is the question
+    except (TypeError, NotImplementedError):
+        return False
+    return True

@@ -1,0 +1,103 @@
+"""What a launcher is asked to do, what each worker is told of it, and what comes out, as values."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from shoal.core.errors import ConfigError
+from shoal.launch.session import Layer
+
+Mode = Literal["train", "dry-run"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A script, or a payload, to be run by so many workers.
+
+    `layers`: settings of the file and the flags. `threads`: of each worker (None: the cores are shared out).
+    `relay`: the first worker's output goes through `sys.stdout` of this process, as a notebook needs it.
+    """
+
+    workers: int
+    script: str | None = None
+    script_args: tuple[str, ...] = ()
+    payload: Callable[[], Any] | None = None
+    layers: tuple[Layer, ...] = ()
+    mode: Mode = "train"
+    json_output: bool = False
+    threads: int | None = None
+    relay: bool = False
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ConfigError(f"workers={self.workers}: at least 1 is needed")
+        if self.script is None and self.payload is None:
+            raise ConfigError("there is nothing to run: give a script")
+
+    @property
+    def seed(self) -> int:
+        """The seed as file and flags state it: known before the script runs, for the initial weights it builds."""
+        stated = [settings["seed"] for _, settings in self.layers if settings.get("seed") is not None]
+        try:
+            return int(stated[-1]) if stated else 0
+        except (TypeError, ValueError):
+            return 0  # refused with all other settings, and with its name, once the script calls fit()
+
+    def threads_per_worker(self) -> int:
+        """Threads for each worker: as stated, else as OMP_NUM_THREADS says, else an equal share of the cores."""
+        if self.threads is not None:
+            return self.threads
+        stated = os.environ.get("OMP_NUM_THREADS", "")
+        if stated.isdecimal() and int(stated) > 0:
+            return int(stated)
+        return max(1, len(os.sched_getaffinity(0)) // self.workers)
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """What one worker is told."""
+
+    rank: int
+    size: int
+    threads: int
+    seed: int
+    script: str | None
+    script_args: tuple[str, ...]
+    layers: tuple[Layer, ...]
+    mode: Mode
+    json_output: bool
+    rendezvous: str
+    working_directory: str
+    search_path: tuple[str, ...]
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self), default=_plain).encode()
+
+    @staticmethod
+    def from_json(data: bytes) -> WorkerSpec:
+        fields = json.loads(data)
+        fields["layers"] = tuple((where, settings) for where, settings in fields["layers"])
+        for name in ("script_args", "search_path"):
+            fields[name] = tuple(fields[name])
+        return WorkerSpec(**fields)
+
+
+def _plain(value: object) -> object:
+    """Settings may hold values of their own: groups such as `Clip`, lengths, which are written as text."""
+    return value.model_dump(mode="json", exclude_unset=True) if isinstance(value, BaseModel) else str(value)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended. `status` is that of the command; `error` is what was shown to the user."""
+
+    status: int
+    summary: dict[str, Any] | None = None
+    run_dir: str | None = None
+    error: str | None = None

@@ -1,0 +1,105 @@
+"""Where the output of workers goes: the first one's to this process's own streams, the others' to their logs."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections import deque
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+_HELD_BYTES = 1 << 20
+_TAIL_LINES = 20
+_CHUNK_BYTES = 1 << 16
+
+
+class Outlet(ABC):
+    """The reading end of a worker's output. Never waits."""
+
+    def __init__(self) -> None:
+        self.fd, self.theirs = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self.fd, False)
+
+    def pump(self) -> bool:
+        """Take in what has come; False once there can be no more."""
+        while True:
+            try:
+                data = os.read(self.fd, _CHUNK_BYTES)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            self._take(data)
+
+    @abstractmethod
+    def _take(self, data: bytes) -> None: ...
+
+    def close_theirs(self) -> None:
+        """The worker has its own copy of the writing end."""
+        if self.theirs >= 0:
+            os.close(self.theirs)
+            self.theirs = -1
+
+    def close(self) -> None:
+        """May be called twice."""
+        self.close_theirs()
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class WorkerLog(Outlet):
+    """Output for ``logs/worker-<rank>.log``. Held in memory until there is a run directory, so that a mistake found
+    before that leaves no directory behind; of very much output only the end is held."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self._name = f"worker-{rank}.log"
+        self._held: deque[bytes] = deque()
+        self._held_bytes = 0
+        self._file: BinaryIO | None = None
+
+    def open(self, logs: Path) -> None:
+        """Write to `logs` from now on, beginning with what is held."""
+        if self._file is not None:
+            self._file.close()
+        self._file = (logs / self._name).open("ab", buffering=0)
+        self._file.write(b"".join(self._held))
+
+    def _take(self, data: bytes) -> None:
+        if self._file is not None:
+            self._file.write(data)
+        self._held.append(data)
+        self._held_bytes += len(data)
+        while self._held_bytes > _HELD_BYTES:
+            self._held_bytes -= len(self._held.popleft())
+
+    def last_words(self) -> str:
+        """The end of what the worker has written, and where the rest is."""
+        lines = b"".join(self._held).decode(errors="replace").splitlines()[-_TAIL_LINES:]
+        if not lines:
+            return ""
+        place = f" (all of it: {self._file.name})" if self._file is not None else ""
+        return f"its last output{place}:\n" + "\n".join(f"  {line}" for line in lines)
+
+    def close(self) -> None:
+        super().close()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class Relay(Outlet):
+    """Output that is shown by this process: in a notebook, its streams are not those of the terminal."""
+
+    def __init__(self, stream: Literal["stdout", "stderr"]) -> None:
+        super().__init__()
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def _take(self, data: bytes) -> None:
+        stream = getattr(sys, self._stream)  # looked up each time: a notebook replaces it for each cell
+        stream.write(self._decoder.decode(data))
+        stream.flush()

@@ -1,0 +1,58 @@
+"""What the kernel is told about one of our processes: with whom it dies, what it is called, how it keeps memory."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+
+_SET_PARENT_DEATH_SIGNAL = 1
+_SET_NAME = 15
+_SET_CHILD_SUBREAPER = 36
+
+_TRIM_THRESHOLD = -1
+_TOP_PAD = -2
+_MMAP_MAX = -4
+_TOP_PAD_BYTES = 16 << 20
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, argument: int) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(argument), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent ends, however that ends.
+
+    The kernel watches the *thread* that forked, so a parent must fork from a thread that lives as long as its child
+    should. A parent that was gone before the kernel was told sends nothing: hence the second look.
+    """
+    _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of grandchildren whose own parent ends, so that they can be waited for."""
+    _prctl(_SET_CHILD_SUBREAPER, 1)
+
+
+def name_process(name: str) -> None:
+    """Show `name` (15 characters at most) in ``ps`` and ``top``."""
+    buffer = ctypes.create_string_buffer(name.encode()[:15])
+    _libc.prctl(_SET_NAME, buffer, 0, 0, 0)
+
+
+def keep_memory() -> None:
+    """Have malloc keep what is freed instead of giving it back to the kernel.
+
+    Gradients and activations are freed and wanted again at every step. By default glibc maps each large one anew, and
+    the kernel clears every page of it again. Only glibc has these knobs; elsewhere this does nothing.
+    """
+    mallopt = getattr(_libc, "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_MAX, 0)
+        mallopt(_TRIM_THRESHOLD, -1)
+        mallopt(_TOP_PAD, _TOP_PAD_BYTES)

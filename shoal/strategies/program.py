@@ -1,0 +1,58 @@
+"""What the user gives, as strategies see it: model, objective, optimizer, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from shoal.core.errors import ConfigError
+from shoal.strategies.objective import Objective
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+Metric = Callable[..., "Tensor | tuple[Tensor, Tensor | float]"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A model and how it is trained. `metrics` are computed at evaluation, next to the loss.
+
+    A metric is given ``(output, target)`` where the loss is a module and ``(model, batch)`` where it is a function;
+    it returns one value per sample (their mean is reported) or a pair (sum, weight).
+    """
+
+    model: nn.Module
+    objective: Objective
+    optimizer: OptimizerFactory | torch.optim.Optimizer
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        uninitialised = [n for n, p in self.model.named_parameters() if nn.parameter.is_lazy(p)]
+        if uninitialised:
+            raise ConfigError(
+                f"the model's parameters {', '.join(uninitialised[:3])} have no shape yet (lazy modules): "
+                "run one batch through the model before you hand it over"
+            )
+        sparse = [n for n, m in self.model.named_modules() if getattr(m, "sparse", False) is True]
+        if sparse:
+            raise ConfigError(
+                f"the model's module {sparse[0]!r} makes sparse gradients, which this version does not reduce: "
+                "build it with sparse=False"
+            )
+
+    def build_optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer over this model's trainable parameters. Called once, when the strategy binds the program."""
+        if isinstance(self.optimizer, torch.optim.Optimizer):
+            return self.optimizer
+        trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        if not trainable:
+            raise ConfigError("the model has no parameter that requires a gradient: nothing can be trained")
+        built = self.optimizer(trainable)
+        if not isinstance(built, torch.optim.Optimizer):
+            raise ConfigError(
+                f"optimizer={self.optimizer!r} gave {type(built).__name__}: "
+                "give a function such as lambda params: torch.optim.SGD(params, lr=0.1)"
+            )
+        return built

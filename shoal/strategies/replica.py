@@ -1,0 +1,167 @@
+"""A whole model on one worker: what data-parallel strategies share, whatever way they synchronise."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from shoal.checkpoint.model_state import dump_model, load_model
+from shoal.checkpoint.optimizer_state import dump_optimizer, load_optimizer
+from shoal.core.config import Clip
+from shoal.core.seeds import grain_seed
+from shoal.core.state import Piece, ShardedState
+from shoal.strategies.base import Runtime, Sums, Work
+from shoal.strategies.buffers import RunningBuffers
+from shoal.strategies.objective import Batch, LossSum
+from shoal.strategies.program import Program
+
+
+@dataclass
+class Gradient:
+    """What the passes of a worker gave: sums over its samples. The gradient itself is in the parameters."""
+
+    loss_sum: float = 0.0
+    weight: float = 0.0
+
+
+class ModelReplica:
+    """The module, its optimizer and its running statistics, with the computing that law 1 asks for."""
+
+    def __init__(self, program: Program, runtime: Runtime) -> None:
+        self.program = program
+        self.runtime = runtime
+        self.module: nn.Module = program.model.to(runtime.world.device)
+        self.module.train()
+        self.optimizer = program.build_optimizer()
+        self.initial_learning_rates = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
+        self.parameters = [(n, p) for n, p in self.module.named_parameters() if p.requires_grad]
+        self.buffers = RunningBuffers(self.module)
+
+    def compute(self, work: Work, before_last: Callable[[Gradient], None]) -> Gradient:
+        """Run the passes and leave the sum of their gradients in the parameters.
+
+        `before_last` is called once, between forward and backward of the last pass (or without any pass), with the
+        loss and weight of all passes: from then on gradients become final one after the other.
+        """
+        gradient = Gradient()
+        control, rank, spans = self.runtime.control, self.runtime.world.rank, self.runtime.spans
+        step = work.batch.cursor.step
+        for _, parameter in self.parameters:
+            parameter.grad = None
+        self.buffers.begin()
+        for at, one in enumerate(work.passes):
+            control.enter(rank, step, "forward")
+            with spans("forward"):
+                loss = self._forward(one.batch, grain_seed(self.runtime.seed, step, one.grains[0].number))
+                self.buffers.after_pass(one.samples / work.batch.samples)
+                gradient.loss_sum += float(loss.total.detach())
+                gradient.weight += loss.weight
+            if at == len(work.passes) - 1:
+                before_last(gradient)
+            control.enter(rank, step, "backward")
+            with spans("backward"):
+                loss.total.backward()  # type: ignore[no-untyped-call]
+        if not work.passes:
+            before_last(gradient)
+        return gradient
+
+    def _forward(self, batch: Batch, seed: int) -> LossSum:
+        self.buffers.before_pass()
+        torch.default_generator.manual_seed(seed)
+        if self.runtime.world.device.startswith("cuda"):
+            torch.cuda.manual_seed(seed)
+        with self._autocast():
+            return self.program.objective(self.module, to_device(batch, self.runtime.world.device))
+
+    def _autocast(self) -> contextlib.AbstractContextManager[None]:
+        if self.runtime.precision == "bf16":
+            return torch.autocast(self.runtime.world.device.split(":")[0], dtype=torch.bfloat16)
+        return contextlib.nullcontext()
+
+    def update(self, learning_rates: tuple[float, ...], buffer_change: Tensor) -> None:
+        """Apply the gradient that is in the parameters, and the group's change of the running statistics."""
+        clip_gradients(self.runtime.clip, [p for _, p in self.parameters])
+        for group, learning_rate in zip(self.optimizer.param_groups, learning_rates, strict=True):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(learning_rate)
+            else:
+                group["lr"] = learning_rate
+        self.optimizer.step()
+        clip_weights(self.runtime.clip, [p for _, p in self.parameters])
+        self.buffers.commit(buffer_change)
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch) -> Sums:
+        """Loss and metrics of `batch` in evaluation mode, as sums and weights."""
+        was_training = self.module.training
+        self.module.eval()
+        try:
+            batch = to_device(batch, self.runtime.world.device)
+            with self._autocast():
+                loss = self.program.objective(self.module, batch)
+            sums: Sums = {"loss": (float(loss.total), loss.weight)}
+            for name, metric in self.program.metrics.items():
+                given = (self.module, batch) if loss.output is None else (loss.output, loss.target)
+                value = metric(*given)
+                if isinstance(value, tuple):
+                    sums[name] = (float(value[0]), float(value[1]))
+                else:
+                    sums[name] = (float(value.double().sum()), float(value.numel()))
+            return sums
+        finally:
+            self.module.train(was_training)
+
+    def state(self) -> ShardedState:
+        tensors, aliases = dump_model(self.module)
+        names = {parameter: name for name, parameter in self.module.named_parameters()}
+        optimizer, values = dump_optimizer(self.optimizer, names)
+        whole = {name: Piece.whole(tensor) for name, tensor in {**tensors, **optimizer}.items()}
+        return ShardedState(whole, {"optimizer": values, "aliases": aliases})
+
+    def load(self, state: ShardedState) -> None:
+        tensors = {name: piece.tensor for name, piece in state.pieces.items()}
+        load_model(self.module, tensors)
+        names = {parameter: name for name, parameter in self.module.named_parameters()}
+        load_optimizer(self.optimizer, names, tensors, state.values["optimizer"])
+
+
+def committed_indices(work: Work) -> npt.NDArray[np.int64]:
+    """The samples that went through the model in this step on this worker."""
+    if not work.passes:
+        return np.empty(0, dtype=np.int64)
+    return np.concatenate([one.indices for one in work.passes])
+
+
+def to_device(batch: Batch, device: str) -> Batch:
+    """Move all tensors of a batch to `device`."""
+    if device == "cpu":
+        return batch
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {key: to_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(to_device(value, device) for value in batch)
+    return batch
+
+
+def clip_gradients(clip: Clip, parameters: list[nn.Parameter]) -> None:
+    """Clip the gradient of the global batch, by value first and by global norm then."""
+    if clip.value is not None:
+        nn.utils.clip_grad_value_(parameters, clip.value)
+    if clip.norm is not None:
+        nn.utils.clip_grad_norm_(parameters, clip.norm)
+
+
+@torch.no_grad()
+def clip_weights(clip: Clip, parameters: list[nn.Parameter]) -> None:
+    """Keep trained weights within a range."""
+    if clip.weights is not None:
+        for parameter in parameters:
+            parameter.clamp_(*clip.weights)

@@ -1,0 +1,22 @@
+"""From a name to a strategy."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from shoal.core.errors import ConfigError, nearest
+from shoal.strategies.base import Strategy
+from shoal.strategies.names import STRATEGIES
+
+
+def choose_strategy(name: str, workers: int) -> Strategy[Any]:
+    """The strategy called `name`; ``auto`` is `single` for one worker and `allreduce` for more."""
+    if name == "auto":
+        name = "single" if workers == 1 else "allreduce"
+    if name not in STRATEGIES:
+        raise ConfigError(f"unknown strategy {name!r}: {nearest(name, [*STRATEGIES, 'auto'])}")
+    module, _, attribute = STRATEGIES[name].partition(":")
+    strategy = getattr(importlib.import_module(module), attribute)()
+    assert isinstance(strategy, Strategy)
+    return strategy

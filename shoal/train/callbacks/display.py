@@ -1,0 +1,160 @@
+"""Where progress is shown: a live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import IO
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from shoal.train.callbacks import wording
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Where the run is, as far as a display shows it."""
+
+    step: int
+    total_steps: int
+    epoch: int
+    epochs: int
+    loss: float | None = None
+    samples_per_s: float | None = None
+    seconds_left: float | None = None
+    evaluation: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def fraction(self) -> float:
+        return min(1.0, self.step / self.total_steps) if self.total_steps else 1.0
+
+
+class Display(ABC):
+    """Shows one run. `show` is called a few times a second at most, the rest when something happens."""
+
+    @abstractmethod
+    def block(self, title: str, rows: wording.Rows) -> None:
+        """Several facts, for good."""
+
+    @abstractmethod
+    def line(self, text: str, style: str = "") -> None:
+        """One fact, for good."""
+
+    @abstractmethod
+    def start(self, title: str, rows: wording.Rows) -> None:
+        """The run begins."""
+
+    @abstractmethod
+    def show(self, snapshot: Snapshot) -> None:
+        """The run is here now."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Give the terminal back. May be called twice."""
+
+
+class PlainDisplay(Display):
+    """Lines of text, for logs: nothing is drawn over."""
+
+    def __init__(self, stream: IO[str] | None = None) -> None:
+        self._stream = stream
+        self._lost = False
+
+    def start(self, title: str, rows: wording.Rows) -> None:
+        self.line(f"{title}: " + ", ".join(f"{name} {value}" for name, value in rows))
+
+    def block(self, title: str, rows: wording.Rows) -> None:
+        width = max((len(name) for name, _ in rows), default=0)
+        self.line("\n".join([title, *(f"  {name:<{width}}  {value}" for name, value in rows)]))
+
+    def line(self, text: str, style: str = "") -> None:
+        if self._lost:
+            return
+        try:
+            print(text, file=self._stream or sys.stdout, flush=True)
+        except BrokenPipeError:  # whoever read along has gone (`| head`); the run goes on without
+            self._lost = True
+
+    def show(self, snapshot: Snapshot) -> None:
+        parts = [f"epoch {snapshot.epoch}/{snapshot.epochs}", f"step {snapshot.step}/{snapshot.total_steps}"]
+        if snapshot.loss is not None:
+            parts.append(f"loss {wording.figure(snapshot.loss)}")
+        if snapshot.samples_per_s is not None:
+            parts.append(wording.rate(snapshot.samples_per_s))
+        if snapshot.seconds_left:
+            parts.append(f"{wording.duration(snapshot.seconds_left)} left")
+        self.line("  ".join(parts))
+
+    def stop(self) -> None:
+        pass  # nothing was taken
+
+
+class TerminalDisplay(Display):
+    """A line that is drawn over, with everything that stays above it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live: Live | None = None
+
+    def start(self, title: str, rows: wording.Rows) -> None:
+        self.block(title, rows)
+        self._console.line()
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._live.start()
+        # a process that is killed cannot bring the cursor back, so it is not taken away
+        self._console.show_cursor(True)
+
+    def block(self, title: str, rows: wording.Rows) -> None:
+        width = max((len(name) for name, _ in rows), default=0)
+        self._console.line()
+        self.line(title, "bold")
+        for name, value in rows:
+            self._print(Text.assemble("  ", (f"{name:<{width}}", "dim"), "  ", value))
+
+    def line(self, text: str, style: str = "") -> None:
+        self._print(Text(text, style=style))
+
+    def _print(self, text: Text) -> None:
+        self._console.print(text, soft_wrap=True)
+
+    def show(self, snapshot: Snapshot) -> None:
+        if self._live is not None:
+            ascii_only = self._console.options.ascii_only
+            self._live.update(bar_line(snapshot, self._console.width - 1, ascii_only), refresh=True)
+
+    def stop(self) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            with contextlib.suppress(OSError):  # the terminal itself is gone
+                live.stop()
+
+
+def bar_line(snapshot: Snapshot, width: int, ascii_only: bool = False) -> Text:
+    """The live line: epoch, bar, steps, loss, speed, time left, last evaluation, as far as there is room."""
+    head = f"epoch {snapshot.epoch}/{snapshot.epochs} "
+    facts = [f" {snapshot.step:,}/{snapshot.total_steps:,}"]
+    if snapshot.loss is not None:
+        facts.append(f"  loss {wording.figure(snapshot.loss)}")
+    if snapshot.samples_per_s is not None:
+        facts.append(f"  {wording.rate(snapshot.samples_per_s)}")
+    if snapshot.seconds_left is not None:
+        facts.append(f"  {wording.duration(snapshot.seconds_left)} left")
+    if snapshot.evaluation:
+        name = wording.by_interest(snapshot.evaluation)[0]
+        facts.append(f"  {name} {wording.figure(snapshot.evaluation[name])}")
+    shortest_bar = 10
+    while len(facts) > 1 and len(head) + shortest_bar + sum(map(len, facts)) > width:
+        facts.pop()
+    room = width - len(head) - sum(map(len, facts))
+    cells = max(0, min(40, room))
+    full = int(cells * snapshot.fraction)
+    done, left = ("#", "-") if ascii_only else ("━", "━")
+    return Text.assemble(
+        (head, "bold"), (done * full, "cyan"), (left * (cells - full), "bright_black"), "".join(facts),
+        no_wrap=True, overflow="ellipsis",
+    )  # fmt: skip

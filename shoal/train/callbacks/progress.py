@@ -1,0 +1,172 @@
+"""How a run tells its user how far it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from shoal.core.events import (
+    CheckpointSaved,
+    Evaluated,
+    Fault,
+    MemberLost,
+    RunEnded,
+    RunStarted,
+    StepCommitted,
+    Warned,
+)
+from shoal.train.callbacks import wording
+from shoal.train.callbacks.base import Callback, RunInfo
+from shoal.train.callbacks.pace import Pace, SmoothedLoss
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from shoal.train.callbacks.display import Display, Snapshot
+
+_REFRESH_S = 0.2  # a refresh costs half a millisecond, a step between two of them two microseconds
+_LINE_EVERY_S = 10.0
+_LINES_A_RUN = 10
+
+
+class Progress(Callback):
+    """Shows a run: a header, then how far it is, then what came out of it and what to try next.
+
+    On a terminal a live line with loss, samples/s and time left; elsewhere a line for each epoch and each
+    evaluation, and at least every tenth of the run or ten seconds. Nothing at all when the run's output is
+    JSON. `console` and `clock` are for tests and for those who show a run elsewhere.
+    """
+
+    def __init__(
+        self, console: Console | None = None, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._console = console
+        self._clock = clock
+        self._display: Display | None = None
+        self._live = False
+
+    def on_run_started(self, event: RunStarted, run: RunInfo) -> None:
+        self.close()
+        if run.json_output:
+            return
+        self._began = self._clock()
+        self._cursor = event.cursor
+        self._loss = SmoothedLoss()
+        self._pace = Pace(self._began, event.cursor.step, event.cursor.samples)
+        self._evaluation: dict[str, float] = {}
+        self._saved_step: int | None = event.cursor.step if event.resumed_from else None
+        self._next_refresh = self._began
+        self._next_line_s = self._began + _LINE_EVERY_S
+        self._next_line_step = self._line_step(event.cursor.step, run)
+        self._epoch_to_tell = False  # an epoch ended and no line has said so yet
+        self._display = self._open()
+        title = "training" if event.cursor.step == 0 else f"going on from step {event.cursor.step:,}"
+        self._display.start(title, wording.header(run))
+        if self._live:
+            self._display.show(self._snapshot(run))
+
+    def on_step(self, event: StepCommitted, run: RunInfo) -> None:
+        if self._display is None:
+            return
+        if self._epoch_to_tell:
+            self._tell(run)
+        cursor = self._cursor = event.cursor
+        self._loss.add(event.loss)
+        self._epoch_to_tell = cursor.batch == 0 and not self._live
+        now = self._clock()
+        if now < self._next_refresh and cursor.step < run.total_steps:
+            return
+        self._next_refresh = now + _REFRESH_S
+        self._pace.mark(now, cursor.step, cursor.samples)
+        if self._live:
+            self._display.show(self._snapshot(run))
+        elif not self._epoch_to_tell and (now >= self._next_line_s or cursor.step >= self._next_line_step):
+            self._tell(run)
+
+    def on_eval(self, event: Evaluated, run: RunInfo) -> None:
+        if self._display is None:
+            return
+        self._evaluation = dict(event.values)
+        self._cursor = event.cursor
+        at = self._snapshot(run)
+        parts = [f"epoch {at.epoch}/{at.epochs}", f"step {at.step:,}/{at.total_steps:,}"]
+        if at.loss is not None:
+            parts.append(f"loss {wording.figure(at.loss)}")
+        parts.append(wording.values(event.values))
+        self._display.line("  ".join(parts))
+        self._told(run)
+
+    def on_checkpoint(self, event: CheckpointSaved, run: RunInfo) -> None:
+        self._saved_step = event.cursor.step
+
+    def on_member_lost(self, event: MemberLost, run: RunInfo) -> None:
+        self._note(f"{event.role} {event.rank} on {event.host} was lost: {event.cause}", "red")
+
+    def on_fault(self, event: Fault, run: RunInfo) -> None:
+        self._note(f"fault at step {event.at_step:,}: {event.member}: {event.cause}", "red")
+
+    def on_warning(self, event: Warned, run: RunInfo) -> None:
+        self._note(f"warning: {event.message}", "yellow")
+
+    def on_run_ended(self, event: RunEnded, run: RunInfo) -> None:
+        if self._display is None:
+            return
+        if self._epoch_to_tell:
+            self._tell(run)
+        display, elapsed_s = self._display, self._clock() - self._began
+        self.close()
+        display.block(*wording.result(event, run, elapsed_s, self._saved_step))
+        if event.status in wording.FINISHED:
+            display.block("try next", wording.next_steps(event, run))
+
+    def close(self) -> None:
+        """Give the terminal back, however the run ended. May be called twice."""
+        if self._display is not None:
+            self._display.stop()
+            self._display = None
+
+    def _open(self) -> Display:
+        # rich is imported only where something is shown
+        from rich.console import Console
+
+        from shoal.train.callbacks.display import PlainDisplay, TerminalDisplay
+
+        console = self._console or Console(highlight=False)
+        self._live = console.is_terminal and not console.is_dumb_terminal
+        return TerminalDisplay(console) if self._live else PlainDisplay(console.file)
+
+    def _snapshot(self, run: RunInfo) -> Snapshot:
+        from shoal.train.callbacks.display import Snapshot
+
+        per_epoch = max(1, run.steps_per_epoch)
+        return Snapshot(
+            step=self._cursor.step,
+            total_steps=run.total_steps,
+            epoch=max(1, -(-self._cursor.step // per_epoch)),
+            epochs=max(1, -(-run.total_steps // per_epoch)),
+            loss=self._loss.value,
+            samples_per_s=self._pace.samples_per_s,
+            seconds_left=self._pace.seconds_left(run.total_steps),
+            evaluation=self._evaluation,
+        )
+
+    def _tell(self, run: RunInfo) -> None:
+        """A plain line that says where the run is."""
+        assert self._display is not None
+        self._display.show(self._snapshot(run))
+        self._told(run)
+
+    def _told(self, run: RunInfo) -> None:
+        self._epoch_to_tell = False
+        self._next_line_s = self._clock() + _LINE_EVERY_S
+        self._next_line_step = self._line_step(self._cursor.step, run)
+
+    def _line_step(self, step: int, run: RunInfo) -> int:
+        """The next step that a line should tell of: the next tenth of the run."""
+        tenth = max(1, run.total_steps // _LINES_A_RUN)
+        return (step // tenth + 1) * tenth
+
+    def _note(self, text: str, style: str) -> None:
+        if self._display is not None:
+            self._display.line(text, style)

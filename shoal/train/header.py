@@ -1,0 +1,44 @@
+"""What a user should know of a run before its first step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import nn
+
+from shoal.core.cursor import Batches
+from shoal.train.opening import Opened
+from shoal.train.spec import RunSpec
+
+
+def trainable(model: nn.Module) -> tuple[int, int]:
+    """The number of trainable parameters, and of all."""
+    counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    return sum(n for n, grad in counts if grad), sum(n for n, _ in counts)
+
+
+def header(spec: RunSpec, opened: Opened, batches: Batches) -> tuple[tuple[str, str], ...]:
+    """Pairs of a name and a value, in the order in which they are shown."""
+    config, group = opened.config, opened.group
+    some, every = trainable(spec.program.model)
+    parameters = f"{every:,}" if some == every else f"{some:,} trained of {every:,}"
+    cutting = opened.cutting
+    how = f"grains of {cutting.grain}" + (", several to a pass" if cutting.merged else ", one to a pass")
+    length = f"{config.steps} steps" if config.steps else f"{config.epochs} epochs" if config.epochs else "open"
+    return (
+        ("strategy", spec.strategy.name),
+        ("workers", f"{group.size} on {len({m.host for m in opened.view.members})} host"),
+        ("transport", group.backend),
+        ("model", f"{type(spec.program.model).__name__}, {parameters} parameters"),
+        ("data", f"{batches.samples:,} samples, {batches.per_epoch} steps an epoch"),
+        ("global batch", f"{config.global_batch} ({how})"),
+        ("length", length),
+        ("run directory", _short(opened.run_dir.path)),
+    )
+
+
+def _short(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

@@ -1,0 +1,127 @@
+"""Before the first step: the workers find each other and agree on where, what and how they train.
+
+Nothing is written before everything that can be checked has been checked, so that a mistake leaves no run directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+from shoal.comm.group import Group
+from shoal.comm.select import make_group
+from shoal.core.config import Config
+from shoal.core.errors import UserError
+from shoal.core.world import Member, View
+from shoal.launch.rundir import RunDir, default_path
+from shoal.launch.session import Session
+from shoal.train.cutting import Cutting, choose, why_separate
+from shoal.train.initialise import initialise
+from shoal.train.spec import RunSpec
+
+_PROBE_SAMPLES = 8
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What the workers agreed on. `config` is complete: the grain is a number."""
+
+    group: Group
+    view: View
+    run_dir: RunDir
+    config: Config
+    cutting: Cutting
+
+
+def open_run(spec: RunSpec, session: Session, number: int, closing: contextlib.ExitStack) -> Opened:
+    """Form the group, agree, and make the run directory. Collective. What must be closed goes to `closing`."""
+    config = spec.config
+    group = make_group(
+        session.world, session.control, config.comm.backend, session.rendezvous, config.comm.timeout_s, number
+    )
+    closing.callback(group.close)
+    initialise(spec.program.model, config.init, config.seed)
+    _compare(spec, group)
+    run_dir = _locate(spec, session, number, group)
+    config = _keep_choices(config, run_dir)
+    cutting = _decide(spec, config, group)
+    passes = "merged" if cutting.merged else "grain"
+    config = config.model_copy(update={"grain": cutting.grain, "passes": passes, "run_dir": str(run_dir.path)})
+    if session.world.is_first:
+        closing.enter_context(run_dir.locked())
+        run_dir.create(config, session.script)
+        session.report({"type": "started", "run_dir": str(run_dir.path)})
+    me = json.dumps([session.world.rank, socket.gethostname(), os.getpid()]).encode()
+    members = tuple(Member("worker", *json.loads(word)) for word in group.gather_bytes(me, "greeting"))
+    return Opened(group, View(number, members), run_dir, config, cutting)
+
+
+def _locate(spec: RunSpec, session: Session, number: int, group: Group) -> RunDir:
+    """The first worker chooses the run directory; a script's second fit() gets one below that of its first."""
+    given = spec.config.run_dir
+    path = Path(given) if given else default_path(session.script, datetime.now())
+    if number > 0:
+        path = path / f"fit-{number + 1}"
+    chosen = group.gather_bytes(str(path.absolute()).encode(), "agreeing on the run directory")[0]
+    return RunDir(Path(chosen.decode()))
+
+
+def _keep_choices(config: Config, run_dir: RunDir) -> Config:
+    """A run that goes on keeps what was chosen for it when it began."""
+    if not run_dir.exists:
+        return config
+    saved = run_dir.saved()
+    kept = {name: saved[name] for name in ("grain", "passes") if getattr(config, name) == "auto" and name in saved}
+    return config.model_copy(update=kept)
+
+
+def _decide(spec: RunSpec, config: Config, group: Group) -> Cutting:
+    """The first worker looks at the model; its word holds for all."""
+    word = b""
+    if group.rank == 0:
+        cutting = decide_cutting(spec, config)
+        word = json.dumps([cutting.grain, cutting.merged, cutting.why]).encode()
+    return Cutting(*json.loads(group.gather_bytes(word, "agreeing on the grain")[0]))
+
+
+def decide_cutting(spec: RunSpec, config: Config) -> Cutting:
+    """Settle the grain, by trying a few samples on the model where the user left it open."""
+    separate = None
+    if config.passes == "auto":
+        count = min(_PROBE_SAMPLES, len(spec.train))
+        half = max(1, count // 2)
+        indices = np.arange(count, dtype=np.int64)
+        both = spec.train.fetch(indices, 0, config.seed)
+        parts = [spec.train.fetch(part, 0, config.seed) for part in (indices[:half], indices[half:]) if len(part)]
+        separate = why_separate(spec.program.model, spec.program.objective, parts, both)
+    elif config.passes == "grain":
+        separate = "passes=grain"
+    return choose(config.grain, config.passes, config.global_batch, separate)
+
+
+def _compare(spec: RunSpec, group: Group) -> None:
+    """All workers must be about to run the same program on the same data."""
+    model = spec.program.model
+    shapes = [[name, list(p.shape), str(p.dtype), p.requires_grad] for name, p in model.named_parameters()]
+    mine = {
+        "samples of training data": len(spec.train),
+        "samples of test data": len(spec.test) if spec.test is not None else 0,
+        "parameters (a digest of names and shapes)": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:12],
+        "settings": spec.config.to_json(),
+    }
+    everyone = [json.loads(word) for word in group.gather_bytes(json.dumps(mine).encode(), "comparing programs")]
+    for rank, theirs in enumerate(everyone):
+        for name, value in theirs.items():
+            if value != everyone[0][name]:
+                raise UserError(
+                    f"worker {rank} differs from worker 0 in {name}: {value} against {everyone[0][name]}. "
+                    "The script must build the same model, data and settings on every worker"
+                )

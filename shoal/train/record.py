@@ -1,0 +1,92 @@
+"""The running account of a run: what goes into its summary."""
+
+from __future__ import annotations
+
+import hashlib
+import resource
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+from shoal.core.coverage import CoverageTotals
+from shoal.core.cursor import Cursor
+
+WARMUP_STEPS = 10  # left out of samples_per_s: allocators, caches and clocks settle in them
+
+
+class Account:
+    """Adds up losses of an epoch, samples per second and bytes. The clock starts with the first step."""
+
+    def __init__(self) -> None:
+        self.epoch_loss = 0.0
+        self.epoch_weight = 0.0
+        self.train_loss: float | None = None
+        self.bytes_sent = 0
+        self._steps = 0
+        self._timed_samples = 0
+        self._timed_s = 0.0
+        self._all_samples = 0
+        self._all_s = 0.0
+        self._last = 0.0
+
+    def start(self) -> None:
+        """Begin to time a step: what lies between two steps (evaluation, the user's code) does not count."""
+        self._last = time.perf_counter()
+
+    def step(self, loss_sum: float, weight: float, samples: int, bytes_sent: int) -> float:
+        """Take note of a committed step; returns its seconds."""
+        seconds = time.perf_counter() - self._last
+        self._steps += 1
+        self._all_samples += samples
+        self._all_s += seconds
+        if self._steps > WARMUP_STEPS:
+            self._timed_samples += samples
+            self._timed_s += seconds
+        self.epoch_loss += loss_sum
+        self.epoch_weight += weight
+        self.train_loss = self.epoch_loss / self.epoch_weight if self.epoch_weight else self.epoch_loss
+        self.bytes_sent += bytes_sent
+        return seconds
+
+    def new_epoch(self) -> None:
+        self.epoch_loss = self.epoch_weight = 0.0
+
+    @property
+    def samples_per_s(self) -> float:
+        if self._timed_s > 0:
+            return self._timed_samples / self._timed_s
+        return self._all_samples / self._all_s if self._all_s > 0 else 0.0
+
+
+def peak_memory_bytes() -> int:
+    """The most memory that this process ever had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def parameters_sha256(module: nn.Module) -> str:
+    """A digest of all parameters' bits, in the order of their names."""
+    digest = hashlib.sha256()
+    for name, parameter in sorted(module.named_parameters()):
+        digest.update(name.encode())
+        digest.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def summary(
+    *, strategy: str, workers: int, cursor: Cursor, account: Account, values: dict[str, float], module: nn.Module,
+    status: str, coverage: CoverageTotals, bytes_sent: int, peak_memory: int, spans: dict[str, float], seconds: float,
+) -> dict[str, Any]:  # fmt: skip
+    """The content of `summary.json`."""
+    final: dict[str, float] = {}
+    if account.train_loss is not None:
+        final["train_loss"] = account.train_loss
+    return {
+        "strategy": strategy, "workers": workers, "servers": 0, "epochs": cursor.epoch, "steps": cursor.step,
+        "samples": cursor.samples, "final": {**final, **values},
+        "samples_per_s": round(account.samples_per_s, 1), "params_sha256": parameters_sha256(module),
+        "status": status, "coverage": coverage.to_json(), "faults": [], "bytes_sent": bytes_sent,
+        "peak_memory_bytes": peak_memory, "seconds": round(seconds, 3),
+        "spans": {name: round(value, 6) for name, value in sorted(spans.items())},
+    }  # fmt: skip

@@ -1,0 +1,348 @@
+"""A run on one worker: the cursor moves by steps, each a transaction; around it evaluation, checkpoints, events.
+
+This is what `Trainer.fit` and `prepare` drive. It never asks which strategy it has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from shoal.core.cursor import Batches, Cursor
+from shoal.core.errors import NonFiniteLoss, ShoalError
+from shoal.core.events import Decision, Evaluated, Event, MemberJoined, RunEnded, RunStarted, StepCommitted, Warned
+from shoal.core.length import Length
+from shoal.core.spans import Spans
+from shoal.data.loader import Loader, Request
+from shoal.launch.session import Session
+from shoal.strategies.base import Pass, Runtime, StepResult, Work
+from shoal.train.announce import Announcer
+from shoal.train.callbacks import RunInfo
+from shoal.train.cutting import plan_passes
+from shoal.train.evaluate import AUTO_BATCH, evaluate
+from shoal.train.header import header
+from shoal.train.opening import open_run
+from shoal.train.rates import Rates
+from shoal.train.record import Account, peak_memory_bytes, summary
+from shoal.train.saving import CoverageRecord, Saver
+from shoal.train.spec import RunSpec
+
+
+class Run:
+    """Ready to train when the constructor returns; `finish` ends it and gives its summary. All calls are collective.
+
+    Use: ``for work in run.works(): run.step(work)``, then `finish()`; or `fail()` on the way out of an error.
+    """
+
+    def __init__(self, spec: RunSpec, session: Session, number: int) -> None:
+        self._began = time.perf_counter()
+        self._closing = contextlib.ExitStack()
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._closing.close)
+            self._spec, self._session, self._strategy = spec, session, spec.strategy
+            self._opened = open_run(spec, session, number, self._closing)
+            self.config, self._group = self._opened.config, self._opened.group
+            self._batches = Batches(len(spec.train), self.config.global_batch, self.config.grain)  # type: ignore[arg-type]  # settled by open_run
+            self._spans = Spans()
+            self._account = Account()
+            self._coverage = CoverageRecord(len(spec.train), self._group)
+            self._replica = self._bind()
+            self._saver = Saver(self._opened.run_dir.checkpoints, self.config.checkpoint, self._group)
+            self._closing.callback(self._saver.close)
+            self._values: dict[str, float] = {}  # of the latest evaluation
+            self._evaluated: Cursor | None = None
+            self.cursor = Cursor()
+            self._stopping = ""
+            self._announcer = self._make_announcer()
+            self._resume()
+            initial = self._strategy.initial_learning_rates(self._replica)
+            self._rates = Rates(spec.schedule, initial, self._batches.per_epoch)
+            self._open_loaders()
+            undo.pop_all()
+
+    # ---- opening
+
+    def _bind(self) -> Any:
+        config = self.config
+        runtime = Runtime(
+            world=self._session.world,
+            view=self._opened.view,
+            group=self._group,
+            control=self._session.control,
+            seed=config.seed,
+            clip=config.clip,
+            precision=config.precision,
+            bucket_bytes=int(config.comm.bucket_mib * (1 << 20)),
+            spans=self._spans,
+        )
+        replica = self._strategy.bind(self._spec.program, runtime)
+        self._closing.callback(self._strategy.close, replica)
+        return replica
+
+    def _open_loaders(self) -> None:
+        config = self.config
+        loading = config.loader
+        self._loader = Loader(
+            self._spec.train, config.seed, loading.shuffle, loading.processes, timeout_s=config.comm.timeout_s
+        )
+        self._closing.callback(self._loader.close)
+        self._stream = self._loader.stream(self._requests(self.cursor))
+        test = self._spec.test
+        self._test_loader = Loader(test, config.seed, shuffle=False) if test is not None else None
+
+    def _make_announcer(self) -> Announcer | None:
+        if not self._session.world.is_first:
+            return None
+        info = RunInfo(
+            config=self.config,
+            run_dir=self._opened.run_dir.path,
+            strategy=self._strategy.name,
+            backend=self._group.backend,
+            workers=self._group.size,
+            total_steps=self.total_steps or 0,
+            steps_per_epoch=self._batches.per_epoch,
+            module=self._spec.program.model,
+            json_output=self._session.json_output,
+            resume_command=self._resume_command(),
+            header=header(self._spec, self._opened, self._batches),
+        )
+        return Announcer(self._opened.run_dir, self._spec.callbacks, info)
+
+    def _resume_command(self) -> str:
+        script = self._session.script or "SCRIPT"
+        workers = f" --workers {self._group.size}" if self._group.size > 1 else ""
+        return f"shoal train {shlex.quote(script)}{workers} --run-dir {shlex.quote(str(self._opened.run_dir.path))}"
+
+    def _resume(self) -> None:
+        """Go on from the newest good checkpoint, if there is one, and tell how the run begins."""
+        warnings: list[str] = []
+        resumed = self._saver.resume(self._strategy, self._replica, self._coverage, self._account, warnings.append)
+        if resumed is not None:
+            self.cursor = resumed.cursor
+            self._values = {name: value for name, value in resumed.meta.items() if name.startswith("test_")}
+            self._evaluated = self.cursor if self._values else None
+        for member in self._opened.view.members:
+            self._announce(MemberJoined(member.role, member.rank, member.host, member.pid))
+        cutting = self._opened.cutting
+        self._announce(Decision("grain", f"{cutting.grain}, {self.config.passes}", cutting.why))
+        for warning in warnings:
+            self._announce(Warned(warning))
+        self._announce(
+            RunStarted(
+                strategy=self._strategy.name,
+                backend=self._group.backend,
+                workers=self._group.size,
+                cursor=self.cursor,
+                total_steps=self.total_steps or 0,
+                steps_per_epoch=self._batches.per_epoch,
+                samples=self._batches.samples,
+                resumed_from=str(resumed.path) if resumed is not None else None,
+            )
+        )
+
+    # ---- what comes next
+
+    @property
+    def total_steps(self) -> int | None:
+        """The length of the run in steps; None where the user's own loop decides."""
+        if self.config.steps is not None:
+            return self.config.steps
+        return self.config.epochs * self._batches.per_epoch if self.config.epochs is not None else None
+
+    @property
+    def done(self) -> bool:
+        return bool(self._stopping) or (self.total_steps is not None and self.cursor.step >= self.total_steps)
+
+    def _passes(self, cursor: Cursor) -> list[Any]:
+        mine = self._strategy.share(self._batches.at(cursor), self._session.world, self.config.share_weights)
+        return plan_passes(mine, self._opened.cutting.merged, self.config.accumulate)
+
+    def _requests(self, cursor: Cursor) -> Iterator[Request]:
+        """What this worker must load, from `cursor` to the end of the run: a pure function of cursor and view."""
+        while self.total_steps is None or cursor.step < self.total_steps:
+            for grains in self._passes(cursor):
+                yield Request(cursor.epoch, grains[0].start, grains[-1].stop)
+            cursor = self._batches.after(cursor)
+
+    def works(self, epoch: int | None = None) -> Iterator[Work]:
+        """Yield this worker's part of each global batch, from the cursor to the end of the run, or of `epoch`.
+
+        Each must be given to `step` before the next is taken.
+        """
+        while not self.done and (epoch is None or self.cursor.epoch == epoch):
+            self._account.start()
+            self._enter("data")
+            with self._spans("data"):
+                passes = [self._load(grains) for grains in self._passes(self.cursor)]
+            yield Work(
+                batch=self._batches.at(self.cursor),
+                passes=passes,
+                learning_rates=self._rates.at(self.cursor),
+                stop=self._session.control.stop_requested or self._wishes_to_stop() is not None,
+                data_s=self._spans.recent("data"),
+            )
+
+    def _load(self, grains: tuple[Any, ...]) -> Pass:
+        loaded = next(self._stream)
+        assert (loaded.request.start, loaded.request.stop) == (grains[0].start, grains[-1].stop)
+        return Pass(grains, loaded.indices, loaded.batch)
+
+    # ---- a step
+
+    def step(self, work: Work) -> float:
+        """Train on `work` and commit it; evaluate and save where that is due. Returns the loss of the global batch."""
+        try:
+            result = self._strategy.step(self._replica, work)
+        except NonFiniteLoss as error:
+            raise NonFiniteLoss(error.step, error.ranks, self._last_good()) from None
+        with self._spans("bookkeeping"):
+            before = self.cursor
+            self._commit(work, result)
+        self._after_step(before)
+        if result.stop:
+            self._stopping = self._agreed_reason()
+        return result.loss
+
+    def _commit(self, work: Work, result: StepResult) -> None:
+        """The step is part of the model: move the cursor, record the samples, tell."""
+        before = self.cursor
+        self._coverage.commit(result.committed)
+        self.cursor = self._batches.after(before)
+        if before.batch == 0:
+            self._account.new_epoch()
+        samples = work.batch.samples
+        seconds = self._account.step(result.loss_sum, result.loss_weight, samples, result.bytes_sent)
+        if self.cursor.epoch != before.epoch:
+            self._coverage.finish_epoch()
+        self._announce(
+            StepCommitted(self.cursor, result.loss, samples, work.learning_rates, seconds, result.timings)
+        )
+        self._spans.take()
+
+    def _after_step(self, before: Cursor) -> None:
+        per_epoch = self._batches.per_epoch
+        every = self.config.eval_every
+        if isinstance(every, Length) and every.due(before, self.cursor, per_epoch):
+            self.evaluate()
+        every = self.config.checkpoint.every
+        if isinstance(every, Length) and every.due(before, self.cursor, per_epoch):
+            self.save()
+        for event in self._saver.poll():
+            self._announce(event)
+
+    def evaluate(self) -> dict[str, float]:
+        """Evaluate on the test data, all workers together. Empty where there is none."""
+        if self._test_loader is None or self._spec.test is None:
+            return {}
+        begin = time.perf_counter()
+        self._enter("evaluate")
+        batch = AUTO_BATCH if self.config.eval_batch == "auto" else self.config.eval_batch
+        with self._spans("evaluate"):
+            self._values = evaluate(
+                self._strategy, self._replica, self._test_loader, len(self._spec.test), batch,
+                ["loss", *self._spec.program.metrics], self._group, self.config.share_weights,
+            )  # fmt: skip
+        self._evaluated = self.cursor
+        self._announce(Evaluated(self.cursor, self._values, time.perf_counter() - begin))
+        wishes = self._group.gather_bytes(b"1" if self._wishes_to_stop() else b"", "asking whether to stop")
+        if any(wishes):
+            self._stopping = self._agreed_reason()
+        return self._values
+
+    def save(self) -> None:
+        """Begin to save a checkpoint at the cursor."""
+        self._enter("save")
+        with self._spans("save"):
+            self._saver.save(
+                self._strategy, self._replica, self.cursor, self._coverage, self._account, self._values
+            )
+
+    def _last_good(self) -> str:
+        with contextlib.suppress(ShoalError):
+            self._saver.flush()
+        where = self._saver.last_path
+        return f"The last good checkpoint is {where}" if where else "There is no checkpoint yet"
+
+    # ---- stopping
+
+    def _wishes_to_stop(self) -> str | None:
+        if self._announcer is not None and self._announcer.stop is not None:
+            return self._announcer.stop.reason
+        return None
+
+    def _agreed_reason(self) -> str:
+        """Why the run stops: the first worker's reason, if it has one, else that it was asked to."""
+        mine = (self._wishes_to_stop() or "").encode()
+        first = self._group.gather_bytes(mine, "agreeing why to stop")[0].decode()
+        return first or "interrupted"
+
+    def finish(self) -> dict[str, Any]:
+        """Save what is not saved, evaluate what is not evaluated, write the summary, give everything back."""
+        with self._closing:
+            interrupted = self._stopping == "interrupted"
+            status = "interrupted" if interrupted else "stopped" if self._stopping else "completed"
+            if not interrupted and self._evaluated != self.cursor and self.config.eval_every != "never":
+                self.evaluate()
+            if self._saver.last_saved != self.cursor and self.config.checkpoint.every != "never":
+                self.save()
+            for event in self._saver.flush():
+                self._announce(event)
+            result = self._summarise(status)
+            if self._announcer is not None:
+                self._opened.run_dir.write_summary(result)
+            self._announce(RunEnded(status, self.cursor, self._stopping, result))
+            self._enter("end")
+        return result
+
+    def conclude(self) -> dict[str, Any] | None:
+        """Where this run was complete before it was started again: end it as it is and give its summary, else None."""
+        stored = self._opened.run_dir.summary()
+        if not self.done or stored is None or stored.get("status") != "completed":
+            return None
+        with self._closing:
+            self._announce(RunEnded("completed", self.cursor, "it was complete already", stored))
+        return stored
+
+    def fail(self, error: BaseException) -> None:
+        """The run ends by `error`: say so where it is looked for, keep what is complete, give everything back."""
+        with self._closing:
+            if self._announcer is None:
+                return
+            with contextlib.suppress(ShoalError, OSError):
+                for event in self._saver.flush(deadline_s=30.0):
+                    self._announce(event)
+            with contextlib.suppress(ShoalError, OSError):
+                self._announce(RunEnded("failed", self.cursor, str(error)))
+
+    def _summarise(self, status: str) -> dict[str, Any]:
+        facts = {"bytes": self._account.bytes_sent, "memory": peak_memory_bytes()}
+        everyone = [
+            json.loads(word) for word in self._group.gather_bytes(json.dumps(facts).encode(), "adding up the run")
+        ]
+        return summary(
+            strategy=self._strategy.name,
+            workers=self._group.size,
+            cursor=self.cursor,
+            account=self._account,
+            values=self._values,
+            module=self._spec.program.model,
+            status=status,
+            coverage=self._coverage.judge(self.cursor.batch * self._batches.global_batch),
+            bytes_sent=sum(one["bytes"] for one in everyone),
+            peak_memory=max(one["memory"] for one in everyone),
+            spans=self._spans.totals,
+            seconds=time.perf_counter() - self._began,
+        )
+
+    # ---- small things
+
+    def _announce(self, event: Event) -> None:
+        if self._announcer is not None:
+            self._announcer(event)
+
+    def _enter(self, phase: str) -> None:
+        self._session.control.enter(self._session.world.rank, self.cursor.step, phase)

@@ -1,0 +1,46 @@
+"""What a run is made of, before it runs: the program, the data and the settings, validated together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from shoal.core.config import Config
+from shoal.core.errors import ConfigError
+from shoal.data.source import Source
+from shoal.strategies.base import Strategy
+from shoal.strategies.program import Program
+from shoal.train.callbacks import Callback
+from shoal.train.initialise import known as known_initialisations
+from shoal.train.schedules import Schedule, TorchSchedule
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """Everything that `Run` needs. A spec that exists has been checked as far as it can be without running."""
+
+    config: Config
+    program: Program
+    strategy: Strategy[object]
+    train: Source
+    test: Source | None = None
+    schedule: Schedule | TorchSchedule | None = None
+    callbacks: Sequence[Callback] = field(default=())
+
+    def __post_init__(self) -> None:
+        config, samples = self.config, len(self.train)
+        if config.global_batch > samples:
+            raise ConfigError(
+                f"global_batch={config.global_batch} is larger than the data set, which has {samples} samples: "
+                f"give at most {samples}"
+            )
+        if config.init not in known_initialisations():
+            from shoal.core.errors import nearest
+
+            raise ConfigError(f"init={config.init!r} is unknown: {nearest(config.init, known_initialisations())}")
+        most = self.strategy.needs.max_workers
+        if most is not None and config.workers > most:
+            raise ConfigError(
+                f"strategy={self.strategy.name} runs on at most {most} worker, but workers={config.workers}: "
+                "use --strategy allreduce"
+            )

@@ -1,0 +1,102 @@
+"""Fixtures for all tests: real ranks, and a guard against what tests of processes leave behind."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
+from pathlib import Path
+
+import pytest
+
+from shoal.testing.ranks import RankHarness
+
+_GRACE_S = 2.0
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture(scope="session")
+def _zygote() -> Iterator[RankHarness]:
+    with RankHarness() as harness:
+        yield harness
+
+
+@pytest.fixture
+def ranks(_zygote: RankHarness) -> RankHarness:
+    """Runs functions on real worker processes, all forked from one zygote."""
+    return _zygote
+
+
+def children() -> set[int]:
+    """The processes, zombies included, whose parent is this one."""
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            found.update(int(pid) for pid in (task / "children").read_text().split())
+        except FileNotFoundError:  # a thread that has just ended
+            continue
+    return found
+
+
+def _named_threads() -> set[threading.Thread]:
+    return {
+        thread for thread in threading.enumerate() if not thread.daemon or thread.name.startswith("shoal-")
+    }
+
+
+def _shared_files() -> set[str]:
+    return {entry.name for entry in _SHARED_MEMORY.iterdir()} if _SHARED_MEMORY.is_dir() else set()
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[:200] or "a zombie"
+    except OSError:
+        return "gone"
+
+
+def _used_elsewhere(name: str) -> bool:
+    """Whether a process that is not ours holds this file of /dev/shm: then another program made it."""
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            if int(maps.parent.name) != os.getpid() and f"/dev/shm/{name}" in maps.read_text():
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _left_after_grace(find: Callable[[], set[object]]) -> set[object]:
+    until = time.monotonic() + _GRACE_S
+    while (left := find()) and time.monotonic() < until:
+        time.sleep(0.02)
+    return left
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test that leaves a child process, a thread or a file in shared memory."""
+    before = children(), _named_threads(), _shared_files()
+    yield
+    harness: RankHarness | None = (
+        request.getfixturevalue("_zygote") if "ranks" in request.fixturenames else None
+    )
+    tolerated = {
+        harness.pid if harness is not None else None,
+        getattr(resource_tracker._resource_tracker, "_pid", None),
+    }
+
+    def left() -> set[object]:
+        found: set[object] = {
+            f"process {pid} ({_command(pid)})" for pid in children() - before[0] - tolerated
+        }
+        found |= {f"thread {thread.name}" for thread in _named_threads() - before[1]}
+        return found | {
+            f"/dev/shm/{name}" for name in _shared_files() - before[2] if not _used_elsewhere(name)
+        }
+
+    found = _left_after_grace(left)
+    if found:
+        pytest.fail("the test has left behind: " + ", ".join(sorted(map(str, found))), pytrace=False)
