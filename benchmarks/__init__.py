@@ -1,1 +1,1 @@
-"""Benchmarks: each writes a table and JSON with the environment it ran in. See the head of each file for its command."""
+"""Benchmarks: each writes a table and JSON with the environment it ran in; its head gives the command."""

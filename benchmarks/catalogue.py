@@ -1,4 +1,4 @@
-"""Who takes part, and the command that starts each. Standard library only: peers live in an environment of their own."""
+"""Who takes part, and the command that starts each. Standard library only: peers may be missing."""
 
 from __future__ import annotations
 
@@ -23,13 +23,28 @@ class Peer:
     probe: str = "pass"  # Python that raises where the peer cannot run
 
     def command(self, python: Path, workers: int, directory: Path) -> list[str]:
-        """The command that runs the job which the environment names. `python` is that of the peers' environment."""
+        """The command that runs the job which the environment names, with the peers' own `python`."""
         if self.launcher == "torchrun":
-            torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(workers), "--module"]
+            torchrun = [
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node",
+                str(workers),
+                "--module",
+            ]
             return [str(python), *torchrun, self.module]
         if self.launcher == "shoal":
             script = ROOT / Path(*self.module.split(".")).with_suffix(".py")
-            options = ["--workers", str(workers), "--set", "threads=1", "--run-dir", str(directory / "run"), "--json"]
+            options = [
+                "--workers",
+                str(workers),
+                "--set",
+                "threads=1",
+                "--run-dir",
+                str(directory / "run"),
+                "--json",
+            ]
             return [str(python.with_name("shoal")), "train", str(script), *options]
         return [str(python), "-m", self.module]
 

@@ -1,4 +1,4 @@
-"""What a figure was measured on. Standard library only; versions are asked of the interpreter that runs the peers."""
+"""What a figure was measured on. Standard library only; versions are asked of the peers' interpreter."""
 
 from __future__ import annotations
 

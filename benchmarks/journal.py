@@ -12,7 +12,7 @@ from benchmarks.report import Run
 class Journal:
     """Runs of one set of settings. Without a path it keeps them in memory only.
 
-    The first line holds the settings; a file that was begun with others is refused, as its figures are not comparable.
+    The first line holds the settings; a file begun with others is refused: its figures are not comparable.
     """
 
     def __init__(self, path: Path | None, settings: dict[str, Any]) -> None:
@@ -23,8 +23,11 @@ class Journal:
         if path.exists() and path.stat().st_size:
             head, *lines = [json.loads(line) for line in path.read_text().splitlines()]
             if head != settings:
-                raise SystemExit(f"{path} was begun with {head}, not {settings}: give another --journal, or remove it")
-            self.runs = [Run(**line) for line in lines]
+                raise SystemExit(
+                    f"{path} was begun with {head}, not {settings}: give another --journal, or remove it"
+                )
+            for line in lines:
+                self._keep(Run(**line))
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(settings) + "\n")
@@ -32,13 +35,17 @@ class Journal:
     def holds(self, peer: str, workload: str, number: int) -> bool:
         """Whether this run is there and succeeded: one that failed is tried again."""
         return any(
-            (run.peer, run.workload, run.round) == (peer, workload, number) and run.error is None for run in self.runs
+            (run.peer, run.workload, run.round) == (peer, workload, number) and run.error is None
+            for run in self.runs
         )
 
     def add(self, run: Run) -> None:
         """Keep `run`, in place of an earlier one that failed."""
-        same = (run.peer, run.workload, run.round)
-        self.runs = [old for old in self.runs if (old.peer, old.workload, old.round) != same] + [run]
+        self._keep(run)
         if self._path is not None:
             with self._path.open("a") as file:
                 file.write(json.dumps(run.to_json()) + "\n")
+
+    def _keep(self, run: Run) -> None:
+        same = (run.peer, run.workload, run.round)
+        self.runs = [old for old in self.runs if (old.peer, old.workload, old.round) != same] + [run]

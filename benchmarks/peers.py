@@ -3,10 +3,11 @@
     benchmarks/setup_peers.sh                        # once: the peers' environment, .venv-peers
     python benchmarks/peers.py --json peers.json --out peers.md
 
-In every round each peer runs once, in an order drawn anew, in processes of its own: 2 workers with one thread each and
-64 samples a worker and step. What is measured is samples per second after the first 10 steps, by each worker's own
-clock; the slowest counts. What peers have in common is in workloads.py, what is their own in runners/. This file needs
-the standard library only; an interrupted benchmark with --journal goes on where it was.
+In every round each peer runs once, in an order drawn anew, in processes of its own: 2 workers with one
+thread each and 64 samples a worker and step. What is measured is samples per second after the first 10
+steps, by each worker's own clock; the slowest counts. What peers have in common is in workloads.py, what is
+their own in runners/. This file needs the standard library only; an interrupted benchmark with --journal
+goes on where it was.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -50,8 +52,12 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of parameters, samples and order (default 0)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the tables there as Markdown")
-    parser.add_argument("--journal", type=Path, metavar="FILE", help="keep finished runs there, and skip those it has")
-    parser.add_argument("--python", type=Path, default=ROOT / ".venv-peers/bin/python", help="of the peers' environment")
+    parser.add_argument(
+        "--journal", type=Path, metavar="FILE", help="keep finished runs there, and skip those it has"
+    )
+    parser.add_argument(
+        "--python", type=Path, default=ROOT / ".venv-peers/bin/python", help="of the peers' environment"
+    )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep each run's files below DIR")
     return parser.parse_args(words)
 
@@ -64,7 +70,12 @@ def missing(python: Path, peers: list[Peer], versions: dict[str, str | None]) ->
             reasons[peer.name] = f"skipped: {peer.package} is not installed"
             continue
         probe = subprocess.run(
-            [str(python), "-c", peer.probe], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+            [str(python), "-c", peer.probe],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         if probe.returncode:
             reasons[peer.name] = f"skipped: {(probe.stderr.strip().splitlines() or ['probe failed'])[-1]}"
@@ -93,7 +104,9 @@ def everything(options: argparse.Namespace, peers: list[Peer], journal: Journal)
     for number in range(options.rounds):
         for workload in options.workloads:
             order = random.Random(f"{options.seed}/{number}/{workload}").sample(peers, len(peers))
-            plan += [(number, workload, peer) for peer in order if not journal.holds(peer.name, workload, number)]
+            plan += [
+                (number, workload, peer) for peer in order if not journal.holds(peer.name, workload, number)
+            ]
     begin = time.perf_counter()
     for done, (number, workload, peer) in enumerate(plan):
         with tempfile.TemporaryDirectory(prefix="peers-") as directory:
@@ -115,8 +128,11 @@ def everything(options: argparse.Namespace, peers: list[Peer], journal: Journal)
 
 def main() -> None:
     options = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is running is ended too
     if not options.python.exists():
-        raise SystemExit(f"{options.python} does not exist: run benchmarks/setup_peers.sh first, or give --python")
+        raise SystemExit(
+            f"{options.python} does not exist: run benchmarks/setup_peers.sh first, or give --python"
+        )
     chosen = [PEERS[name] for name in PEERS if name in options.peers]
     environment = describe(options.python, sorted({"torch", *(peer.package for peer in chosen)}))
     skipped = missing(options.python, chosen, environment["versions"])
@@ -133,12 +149,17 @@ def main() -> None:
     journal = Journal(options.journal, settings)
     everything(options, [peer for peer in chosen if peer.name not in skipped], journal)
 
-    titles = {peer.name: f"{peer.title} {environment['versions'][peer.package] or ''}".rstrip() for peer in chosen}
-    tables = [report.table(journal.runs, name, titles, skipped, YARDSTICK, OURS) for name in options.workloads]
+    titles = {
+        peer.name: f"{peer.title} {environment['versions'][peer.package] or ''}".rstrip() for peer in chosen
+    }
+    tables = [
+        report.table(journal.runs, name, titles, skipped, YARDSTICK, OURS) for name in options.workloads
+    ]
     text = "\n\n".join(tables)
     caption = (
-        f"{WORKERS} workers with one thread each, {BATCH} samples a worker and step, {environment['cpu']} "
-        f"({environment['cores']} cores), torch {environment['versions']['torch']}, {environment['date'][:10]}."
+        f"{WORKERS} workers with one thread each, {BATCH} samples a worker and step, "
+        f"{environment['cpu']} ({environment['cores']} cores), "
+        f"torch {environment['versions']['torch']}, {environment['date'][:10]}."
     )
     text = f"{text}\n\n{caption}\n"
     sys.stdout.write(text)
@@ -149,8 +170,12 @@ def main() -> None:
         figures = report.summary(journal.runs, options.workloads, names, YARDSTICK, OURS)
         runs = [run.to_json() for run in journal.runs]
         whole = {
-            "environment": environment, "settings": settings, "skipped": skipped, "figures": figures, "runs": runs
-        }  # fmt: skip
+            "environment": environment,
+            "settings": settings,
+            "skipped": skipped,
+            "figures": figures,
+            "runs": runs,
+        }
         options.json.write_text(json.dumps(whole, indent=2) + "\n")
 
 

@@ -1,13 +1,18 @@
-"""Run one command in a session of its own, with a deadline, and leave nothing of it behind."""
+"""Run one command with a deadline, and leave nothing of it behind. Linux only.
+
+Launchers put their workers into sessions of their own, so that ending a process group is not enough: while a
+command runs, its orphans become children of this process, and what is left of them at the end is killed.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,26 +48,47 @@ class Finished:
 
 
 def run(command: Sequence[str], variables: dict[str, str], log: Path, timeout_s: float) -> Finished:
-    """Run `command` from the root of the repository with one thread a process; wait at most `timeout_s`."""
+    """Run `command` from the root of the repository with one thread a process; wait at most `timeout_s`.
+
+    Other threads must not start processes meanwhile: they would be taken for the command's.
+    """
     # what the command leaves in the temporary folder goes with the folder of its log
     environment = {**os.environ, **_QUIET, "TMPDIR": str(log.parent), **variables}
-    with log.open("wb") as output:
+    status: int | None = None
+    with log.open("wb") as output, _ending_orphans():
         started_at, begin = time.time(), time.perf_counter()
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=output, stderr=output, start_new_session=True
-        )
-        status: int | None = None
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
         try:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 status = process.wait(timeout_s)
         finally:
             wall_s = time.perf_counter() - begin
-            _end_group(process)
+            process.kill()
+            process.wait()
     return Finished(status, started_at, wall_s, log.read_text(errors="replace"))
 
 
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of the session. Its number stays taken as long as anything of it lives."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+@contextlib.contextmanager
+def _ending_orphans() -> Iterator[None]:
+    """Adopt the orphans of all that is started inside, and kill them at the end."""
+    before = _children()
+    _adopt(True)
+    try:
+        yield
+    finally:
+        while orphans := _children() - before:  # to kill one may bring its own children here
+            for orphan in orphans:
+                with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                    os.kill(orphan, signal.SIGKILL)
+                    os.waitpid(orphan, 0)
+        _adopt(False)
+
+
+def _adopt(yes: bool) -> None:
+    set_child_subreaper = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
+    ctypes.CDLL(None).prctl(set_child_subreaper, int(yes), 0, 0, 0)
+
+
+def _children() -> set[int]:
+    tasks = Path("/proc/self/task").glob("*/children")
+    return {int(number) for task in tasks for number in task.read_text().split()}

@@ -1,8 +1,9 @@
 """Figures of finished runs, and the table made of them.
 
-Runs of one round are compared with each other and with nothing else, because the machine is faster in one minute than
-in the next. What is reported of a peer is the median of its ratios, round by round, with an interval that holds the
-true median in at least 95 of 100 cases whatever the distribution (order statistics, the sign test turned round).
+Runs of one round are compared with each other and with nothing else, because the machine is faster in one
+minute than in the next. What is reported of a peer is the median of its ratios, round by round, with an
+interval that holds the true median in at least 95 of 100 cases whatever the distribution (order statistics,
+the sign test turned round).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Figures:
-    """What several measurements of one thing come to. The interval is None where there are too few of them."""
+    """What several measurements of one thing come to. The interval is None where they are too few."""
 
     count: int
     median: float
@@ -51,16 +52,22 @@ class Figures:
             return None
         quartiles = quantiles(ordered, n=4, method="inclusive") if len(ordered) > 1 else [ordered[0]] * 3
         return Figures(
-            len(ordered), median(ordered), quartiles[0], quartiles[2], ordered[0], ordered[-1], _interval(ordered)
+            len(ordered),
+            median(ordered),
+            quartiles[0],
+            quartiles[2],
+            ordered[0],
+            ordered[-1],
+            _interval(ordered),
         )
 
 
 def _interval(ordered: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """The narrowest pair of order statistics, as far from one end as from the other, that holds the median."""
+    """The narrowest pair of order statistics, as far from either end, that holds the median."""
     count, outside = len(ordered), 0.0
     best: tuple[float, float] | None = None
     for cut in range(count // 2):
-        # the median lies outside the (cut + 1)-th values from both ends with the chance of `cut` heads or fewer, twice
+        # beyond the (cut + 1)-th from either end it lies with the chance of `cut` heads or fewer, twice
         outside += 2 * comb(count, cut) / 2**count
         if 1 - outside < confidence:
             break
@@ -78,13 +85,13 @@ def throughputs(runs: Iterable[Run], workload: str, peer: str) -> dict[int, floa
 
 
 def ratios(runs: Sequence[Run], workload: str, peer: str, base: str) -> Figures | None:
-    """How many times as fast as `base` `peer` was, round by round. Rounds in which one of them failed are left out."""
+    """How many times as fast as `base` `peer` was, by round. A round in which one failed is left out."""
     mine, theirs = throughputs(runs, workload, peer), throughputs(runs, workload, base)
     return Figures.of(mine[number] / theirs[number] for number in mine.keys() & theirs.keys())
 
 
 def disagreement(runs: Sequence[Run], workload: str, peer: str, base: str) -> float | None:
-    """The largest relative difference of the parameters' norm to that of `base`: the same work gives rounding only."""
+    """The largest relative difference of the parameters' norm to `base`: of the same work, rounding only."""
     mine = [run.checksum for run in runs if (run.workload, run.peer) == (workload, peer) and run.checksum]
     theirs = [run.checksum for run in runs if (run.workload, run.peer) == (workload, base) and run.checksum]
     if not mine or not theirs:
@@ -93,7 +100,12 @@ def disagreement(runs: Sequence[Run], workload: str, peer: str, base: str) -> fl
 
 
 def table(
-    runs: Sequence[Run], workload: str, titles: Mapping[str, str], skipped: Mapping[str, str], base: str, ours: str
+    runs: Sequence[Run],
+    workload: str,
+    titles: Mapping[str, str],
+    skipped: Mapping[str, str],
+    base: str,
+    ours: str,
 ) -> str:
     """Markdown for one workload: a line for each of `titles`, in their order."""
     lines = [

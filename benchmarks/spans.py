@@ -2,8 +2,8 @@
 
     python benchmarks/spans.py --steps 200 --json spans.json
 
-Overheads of a few per cent drown in the difference of two noisy totals; a span is measured where the time is spent.
-Needs .venv-peers (benchmarks/setup_peers.sh), or --python of an environment with Shoal.
+Overheads of a few per cent drown in the difference of two noisy totals; a span is measured where the time
+is spent. Needs .venv-peers (benchmarks/setup_peers.sh), or --python of an environment with Shoal.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def run(workload: str, steps: int, every: str, python: Path) -> tuple[dict[str, 
             raise SystemExit(f"{' '.join(command)}: {done.reason()}\n{done.log}")
         summary = json.loads((directory / "run" / "summary.json").read_text())
         events = [json.loads(line) for line in (directory / "run" / "events.jsonl").read_text().splitlines()]
-    times = {event["kind"]: event["time"] for event in events if event["kind"] in ("run_started", "run_ended")}
+    times = {
+        event["kind"]: event["time"] for event in events if event["kind"] in ("run_started", "run_ended")
+    }
     return summary, times["run_ended"] - times["run_started"]
 
 

@@ -2,9 +2,9 @@
 
     python benchmarks/startup.py --rounds 11 --json startup.json
 
-Both run a script as small as the digits example, turn and turn about, in an order drawn anew; a first round, which
-reads everything from disk, is left out. Needs .venv-peers (benchmarks/setup_peers.sh), or --python of an environment
-with torch and Shoal.
+Both run a script as small as the digits example, turn and turn about, in an order drawn anew; a first
+round, which reads everything from disk, is left out. Needs .venv-peers (benchmarks/setup_peers.sh), or
+--python of an environment with torch and Shoal.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STEPS = 11  # one epoch of the digits, without its last, smaller batch
 
 
 def time_once(peer: Peer, python: Path) -> dict[str, float]:
-    """Seconds from the command to the end of its first step, and to its own end. Ends the benchmark if it fails."""
+    """Seconds from the command to the end of its first step, and to its own. A failure ends the benchmark."""
     with tempfile.TemporaryDirectory(prefix="startup-") as name:
         directory = Path(name)
         job = Job("digits", seed=0, steps=STEPS, warmup=0, workers=2, batch=64, directory=name)
@@ -48,7 +48,10 @@ def time_once(peer: Peer, python: Path) -> dict[str, float]:
 
 
 def table(timings: dict[str, list[dict[str, float]]]) -> str:
-    lines = ["| command | to the first step, median | quartiles | to the end, median |", "|---|---:|---:|---:|"]
+    lines = [
+        "| command | to the first step, median | quartiles | to the end, median |",
+        "|---|---:|---:|---:|",
+    ]
     for name, timed in timings.items():
         first = Figures.of(one["first_step_s"] for one in timed)
         whole = Figures.of(one["wall_s"] for one in timed)
@@ -58,8 +61,13 @@ def table(timings: dict[str, list[dict[str, float]]]) -> str:
         lines.append(f"| {COMMANDS[name].title} | {first.median:.2f} s | {spread} | {whole.median:.2f} s |")
     ratio = ratios(timings)
     if ratio is not None:
-        within = f", 95 % interval {ratio.interval[0]:.2f} to {ratio.interval[1]:.2f}" if ratio.interval else ""
-        lines += ["", f"`shoal train` takes {ratio.median:.2f} times as long as torchrun to the first step{within}."]
+        within = (
+            f", 95 % interval {ratio.interval[0]:.2f} to {ratio.interval[1]:.2f}" if ratio.interval else ""
+        )
+        lines += [
+            "",
+            f"`shoal train` takes {ratio.median:.2f} times as long as torchrun to the first step{within}.",
+        ]
     return "\n".join(lines) + "\n"
 
 

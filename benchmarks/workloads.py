@@ -1,17 +1,17 @@
-"""The work that every peer does: two models, batches in memory, one optimizer. All of it follows from the job's seed.
+"""The work that every peer does: two models, batches in memory, one optimizer, all from the job's seed.
 
-The samples of a run are one tensor, random and shaped as CIFAR-10. Global batch s is rows ``[s * G, (s + 1) * G)``,
-and worker r of N computes the r-th part of it, so that the same job trains the same parameters whoever runs it. Enough
-samples are made for the whole run: no epoch ends inside the measured part.
+The samples of a run are one tensor, random and shaped as CIFAR-10. Step s takes the s-th G rows,
+and worker r of N computes the r-th part of them, so that the same job trains the same parameters whoever
+runs it. Enough samples are made for the whole run: no epoch ends inside the measured part.
 
-Every peer but Shoal is handed a list of ready batches, contiguous views of that tensor: no loader, no gathering, no
-copy. Shoal is handed the tensor itself, since reading samples in its own order is part of what it does, and pays for
-gathering each batch.
+Every peer but Shoal is handed a list of ready batches, contiguous views of that tensor: no loader, no
+gathering, no copy. Shoal is handed the tensor itself, since reading samples in its own order is part of
+what it does, and pays for gathering each batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -29,7 +29,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 class _Block(nn.Module):
-    """Two 3x3 convolutions around a shortcut without parameters (option A: every second pixel, channels of zeros)."""
+    """Two 3x3 convolutions and a shortcut without parameters (option A: strided, zero channels added)."""
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -69,7 +69,12 @@ class ResNet20(nn.Module):
 def mlp() -> nn.Module:
     """3072 -> 2048 -> 2048 -> 10: 10,510,346 parameters, 42 MB of gradient for little computation."""
     return nn.Sequential(
-        nn.Flatten(), nn.Linear(3072, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, CLASSES)
+        nn.Flatten(),
+        nn.Linear(3072, 2048),
+        nn.ReLU(),
+        nn.Linear(2048, 2048),
+        nn.ReLU(),
+        nn.Linear(2048, CLASSES),
     )
 
 
@@ -90,7 +95,7 @@ def model(job: Job) -> nn.Module:
     return WORKLOADS[job.workload].build()
 
 
-def optimizer(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=LEARNING_RATE, momentum=MOMENTUM)
 
 

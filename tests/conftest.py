@@ -29,10 +29,10 @@ def ranks(_zygote: RankHarness) -> RankHarness:
     return _zygote
 
 
-def children() -> set[int]:
+def children(parent: int | str = "self") -> set[int]:
     """The processes, zombies included, whose parent is this one."""
     found: set[int] = set()
-    for task in Path("/proc/self/task").iterdir():
+    for task in Path(f"/proc/{parent}/task").iterdir():
         try:
             found.update(int(pid) for pid in (task / "children").read_text().split())
         except FileNotFoundError:  # a thread that has just ended
@@ -41,9 +41,7 @@ def children() -> set[int]:
 
 
 def _named_threads() -> set[threading.Thread]:
-    return {
-        thread for thread in threading.enumerate() if not thread.daemon or thread.name.startswith("shoal-")
-    }
+    return {thread for thread in threading.enumerate() if not thread.daemon or thread.name.startswith("shoal-")}
 
 
 def _shared_files() -> set[str]:
@@ -68,7 +66,7 @@ def _used_elsewhere(name: str) -> bool:
     return False
 
 
-def _left_after_grace(find: Callable[[], set[object]]) -> set[object]:
+def _left_after_grace(find: Callable[[], set[str]]) -> set[str]:
     until = time.monotonic() + _GRACE_S
     while (left := find()) and time.monotonic() < until:
         time.sleep(0.02)
@@ -80,23 +78,19 @@ def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fails a test that leaves a child process, a thread or a file in shared memory."""
     before = children(), _named_threads(), _shared_files()
     yield
-    harness: RankHarness | None = (
-        request.getfixturevalue("_zygote") if "ranks" in request.fixturenames else None
-    )
-    tolerated = {
-        harness.pid if harness is not None else None,
-        getattr(resource_tracker._resource_tracker, "_pid", None),
-    }
+    tolerated = {getattr(resource_tracker._resource_tracker, "_pid", None)}
+    zygote = request.getfixturevalue("_zygote").pid if "ranks" in request.fixturenames else None
 
-    def left() -> set[object]:
-        found: set[object] = {
-            f"process {pid} ({_command(pid)})" for pid in children() - before[0] - tolerated
-        }
-        found |= {f"thread {thread.name}" for thread in _named_threads() - before[1]}
-        return found | {
-            f"/dev/shm/{name}" for name in _shared_files() - before[2] if not _used_elsewhere(name)
+    def left() -> set[str]:
+        processes = children() - before[0] - tolerated - {zygote}
+        processes |= children(zygote) if zygote is not None else set()
+        files = {name for name in _shared_files() - before[2] if not _used_elsewhere(name)}
+        return {
+            *(f"process {pid} ({_command(pid)})" for pid in processes),
+            *(f"thread {thread.name}" for thread in _named_threads() - before[1]),
+            *(f"/dev/shm/{name}" for name in files),
         }
 
     found = _left_after_grace(left)
     if found:
-        pytest.fail("the test has left behind: " + ", ".join(sorted(map(str, found))), pytrace=False)
+        pytest.fail("the test has left behind: " + ", ".join(sorted(found)), pytrace=False)

@@ -1,6 +1,7 @@
 """Hugging Face Accelerate: `prepare`, `backward`, `step`.
 
-The loader is not prepared, as the batches lie ready in memory; Accelerate's own loader would only add to its time.
+The loader is not prepared, as the batches lie ready in memory; Accelerate's own loader would only add to
+its time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lightning: its Trainer with the `ddp` strategy, as most of its users run it, with everything optional switched off.
+"""Lightning: its Trainer with the `ddp` strategy, as its users run it, everything optional switched off.
 
 Not Fabric: that is DDP with a wrapper, and what is compared here is a trainer with a trainer.
 """

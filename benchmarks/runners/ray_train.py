@@ -41,8 +41,8 @@ def main() -> None:
     from ray.train.torch import TorchConfig, TorchTrainer
 
     job = Job.load()
-    # one CPU more than there are workers, since the trainer itself takes a place; the path is short, since sockets lie
-    # below it; half a gibibyte is ample for an object store that holds no objects
+    # one CPU more than there are workers, since the trainer itself takes a place; the path is short, since
+    # sockets lie below it; half a gibibyte is ample for an object store that holds no objects
     ray.init(
         num_cpus=job.workers + 1,
         object_store_memory=512 << 20,

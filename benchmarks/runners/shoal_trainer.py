@@ -1,7 +1,7 @@
 """Shoal: the script that `shoal train` runs. All that depends on Shoal's interface is in this file.
 
-A grain is the batch of one worker, so that batch normalisation looks at as many samples as it does under DDP, and the
-samples are taken in order, so that the parameters at the end can be compared.
+A grain is the batch of one worker, so that batch normalisation looks at as many samples as it does under
+DDP, and the samples are taken in order, so that the parameters at the end can be compared.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shoal.train.callbacks.base import Callback, RunInfo
 
 
 class _Timing(Callback):
-    """Runs on the first worker. Steps are synchronous, so its clock is everybody's, and there is no need to meet."""
+    """Runs on the first worker. Steps are synchronous, so its clock is everybody's: no need to meet."""
 
     def __init__(self, job: Job) -> None:
         self.job = job

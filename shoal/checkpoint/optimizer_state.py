@@ -142,8 +142,8 @@ def _encode(value: object, where: str) -> Any:
     if isinstance(value, dict) and all(isinstance(key, str) and not key.startswith("@") for key in value):
         return {key: _encode(inner, where) for key, inner in value.items()}
     raise CheckpointError(
-        f"{where} holds a {type(value).__name__}: a checkpoint holds tensors by themselves, numbers, strings, "
-        "lists and dictionaries. Use another optimizer, or switch checkpoints off with --set checkpoint.every=never"
+        f"{where} holds a {type(value).__name__}: a checkpoint holds tensors by themselves, numbers, "
+        "strings, lists and dictionaries. Use another optimizer, or set checkpoint.every=never"
     )
 
 

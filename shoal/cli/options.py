@@ -21,12 +21,10 @@ COMMAND_LINE = "the command line"
 _SCRIPT = ("the script", {"global_batch": 1, "epochs": 1})
 
 
-def layers(
-    config_file: Path | None, flags: Mapping[str, Any], assignments: Iterable[str]
-) -> tuple[Layer, ...]:
-    """The settings of the file and of the command line, in the order in which they win.
+def layers(file: Path | None, flags: Mapping[str, Any], assignments: Iterable[str]) -> tuple[Layer, ...]:
+    """The settings of the file and of the command line; the later ones win.
 
-    `flags` are settings with an option of their own (None: not given), `assignments` the words after ``--set``.
+    `flags` are settings with an option of their own (None: not given), `assignments` the words after --set.
     """
     stated = {name: value for name, value in flags.items() if value is not None}
     for text in assignments:
@@ -66,7 +64,7 @@ def assignment(text: str) -> tuple[str, Any]:
 
 
 def read_file(path: Path) -> Settings:
-    """The settings of a YAML file. The `config.yaml` of a run directory is one, too: it starts a new such run."""
+    """The settings of a YAML file. The `config.yaml` of a run directory is one, too: it gives a new run."""
     try:
         data = yaml.safe_load(path.read_text())
     except FileNotFoundError:

@@ -16,6 +16,7 @@ HELP = {
     "seed": "decides initial weights, order of samples, dropout, augmentation",
     "grain": "samples that are computed together; the same for any number of workers",
     "passes": "grain: one pass for each grain; merged: several in one, where that is the same",
+    "sums": "type in which gradients of grains are added up; float64 leaves no trace of their order",
     "init": "initial parameters: keep what the script built, or the name of an initialisation",
     "clip.norm": "clip gradients to this global norm",
     "clip.value": "clip each gradient to plus or minus this",
@@ -28,7 +29,7 @@ HELP = {
     "weights": "shares of the batch, one for each worker: [3, 1]",
     "accumulate": "compute each worker's share in this many parts, to save memory",
     "eval_batch": "samples to a pass of an evaluation",
-    "threads": "threads of each worker; auto shares out the cores",
+    "threads": "threads of each worker",
     "device": "where workers compute",
     "checkpoint.every": "save this often: '1 epoch', '50 steps', never",
     "checkpoint.keep_last": "newest checkpoints to keep",
@@ -71,11 +72,7 @@ def choices_of(name: str) -> list[str]:
     annotation: Any = Config.model_fields[group].annotation
     if inner and isinstance(annotation, type) and issubclass(annotation, BaseModel):
         annotation = annotation.model_fields[inner].annotation
-    return (
-        [str(word) for word in typing.get_args(annotation)]
-        if typing.get_origin(annotation) is Literal
-        else []
-    )
+    return [str(word) for word in typing.get_args(annotation)] if typing.get_origin(annotation) is Literal else []
 
 
 def print_settings() -> None:
@@ -83,6 +80,7 @@ def print_settings() -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("setting", style="bold", no_wrap=True)
@@ -90,7 +88,8 @@ def print_settings() -> None:
     table.add_column("what it does")
     for name, text in HELP.items():
         choices = choices_of(name)
-        table.add_row(name, default_of(name), f"{text} ({', '.join(choices)})" if choices else text)
+        told = all(word in text for word in choices)
+        table.add_row(name, default_of(name), Text(text if told else f"{text} ({', '.join(choices)})"))
     console = Console(highlight=False)
     console.print(table)
     console.print("Give them with --set name=value, in the file of --config, or in shoal.Trainer(...).")

@@ -18,7 +18,7 @@ _OUTPUT = "What is shown"
 Script = Annotated[Path, typer.Argument(metavar="SCRIPT", help="The Python file that builds a Trainer.")]
 ScriptArgs = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[-- ARGUMENTS]", help="Arguments of the script.", show_default=False),
+    typer.Argument(metavar="ARGUMENTS", help="The script's own, after --.", show_default=False),
 ]
 Workers = Annotated[
     int | None,
@@ -30,19 +30,13 @@ Servers = Annotated[
 ]
 Strategy = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME", help="How the work is distributed: auto, single, allreduce.", rich_help_panel=_HOW
-    ),
+    typer.Option(metavar="NAME", help="How the work is distributed: auto, single, allreduce.", rich_help_panel=_HOW),
 ]
 RunDir = Annotated[
     Path | None,
-    typer.Option(
-        metavar="DIR", help="Where the run is kept. One that holds a run resumes it.", rich_help_panel=_HOW
-    ),
+    typer.Option(metavar="DIR", help="Where the run is kept; the same one resumes it.", rich_help_panel=_HOW),
 ]
-Epochs = Annotated[
-    int | None, typer.Option(metavar="N", help="Length in passes over the data.", rich_help_panel=_WHAT)
-]
+Epochs = Annotated[int | None, typer.Option(metavar="N", help="Length in passes over the data.", rich_help_panel=_WHAT)]
 Steps = Annotated[int | None, typer.Option(metavar="N", help="Length in steps.", rich_help_panel=_WHAT)]
 Seed = Annotated[
     int | None,
@@ -72,6 +66,7 @@ Json = Annotated[
 
 
 def train(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
+    context: typer.Context,
     script: Script,
     script_args: ScriptArgs = None,
     workers: Workers = None,
@@ -88,8 +83,8 @@ def train(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
 ) -> int:
     """Train a script on N workers.
 
-    The script stays an ordinary Python program: it builds a shoal.Trainer and calls fit(). Options win over
-    the file of --config, the file over the script.
+    The script stays an ordinary program: it builds a shoal.Trainer and calls
+    fit(). Options win over the file of --config, the file over the script.
     """
     options.check_script(script)
     flags = {
@@ -114,9 +109,9 @@ def train(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
         layers=layers,
         mode="dry-run" if dry_run else "train",
         json_output=json_output,
-        threads=None if config.threads == "auto" else config.threads,
+        threads=config.threads,
     )
-    outcome = Launcher(job).run()
+    outcome = Launcher(job, nursery=context.obj).run()
     if json_output and outcome.summary is not None:
         json.dump(outcome.summary, sys.stdout, indent=2)
         print(flush=True)

@@ -49,7 +49,7 @@ class TorchGroup(Group):
         self._device = torch.device(world.device)
         if world.device == "cuda":  # each rank has its own
             self._device = torch.device("cuda", world.rank % torch.cuda.device_count())
-        self._failed = self._closed = False
+        self._abandoned = self._closed = False
         self._await_members(store)
         self._group = self._connect(store, interface)
 
@@ -99,7 +99,8 @@ class TorchGroup(Group):
         if not any(numbers):
             return [b""] * self.size
         padded = torch.zeros(max(numbers), dtype=torch.uint8)
-        padded[: len(payload)] = torch.tensor(list(payload), dtype=torch.uint8)
+        if payload:
+            padded[: len(payload)] = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
         padded = padded.to(self._device)
         everyone = [torch.empty_like(padded) for _ in range(self.size)]
         self.complete(self.start_all_gather(everyone, padded), what, number, since)
@@ -114,10 +115,14 @@ class TorchGroup(Group):
         if self._closed:
             return
         self._closed = True
-        if self._failed:
-            # the destructor would wait for threads that wait for a peer; process exit does not
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))
         del self._group
+
+    def _abandon(self) -> None:
+        """Never destroy the process group: its destructor would wait for threads that wait for a peer. The
+        end of the process does not."""
+        if not self._abandoned:
+            self._abandoned = True
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))
 
     # what the reducer needs: operations that are started and completed separately
 
@@ -147,10 +152,10 @@ class TorchGroup(Group):
                     return
                 elapsed_s = time.monotonic() - since
                 if self._control.aborted:
-                    self._failed = True
+                    self._abandon()
                     raise PeerLost(f"the run was aborted during {what}") from None
                 if elapsed_s > self._timeout_s:
-                    self._failed = True
+                    self._abandon()
                     raise CollectiveTimeout(what, self._missing(number), elapsed_s) from error
 
     def _outcome(self, work: dist.Work, what: str, number: int, since: float) -> None:
@@ -158,7 +163,7 @@ class TorchGroup(Group):
         try:
             work.wait()
         except RuntimeError as error:
-            self._failed = True
+            self._abandon()
             message = str(error).lower()
             if "timed out" in message or "timeout" in message:
                 raise CollectiveTimeout(what, self._missing(number), time.monotonic() - since) from error

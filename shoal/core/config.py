@@ -70,6 +70,7 @@ class Config(_Frozen):
     seed: Annotated[int, Field(ge=0)] = 0
     grain: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     passes: Literal["auto", "grain", "merged"] = "auto"
+    sums: Literal["auto", "float32", "float64"] = "auto"
     init: str = "keep"
     clip: Clip = Clip()
     precision: Literal["float32", "bf16"] = "float32"
@@ -81,7 +82,7 @@ class Config(_Frozen):
     weights: tuple[Annotated[float, Field(ge=0)], ...] | None = None
     accumulate: Annotated[int, Field(ge=1)] = 1
     eval_batch: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
-    threads: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    threads: Annotated[int, Field(ge=1)] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
     checkpoint: CheckpointSettings = CheckpointSettings()
     comm: CommSettings = CommSettings()
@@ -95,7 +96,8 @@ class Config(_Frozen):
             raise ValueError(f"epochs={self.epochs} and steps={self.steps} both state the length of the run: give one")
         if self.weights is not None and len(self.weights) != self.workers:
             raise ValueError(
-                f"weights={list(self.weights)} names {len(self.weights)} shares but workers={self.workers}: give one each"
+                f"weights={list(self.weights)} names {len(self.weights)} shares but workers={self.workers}: "
+                "give one each"
             )
         if self.weights is not None and sum(self.weights) <= 0:
             raise ValueError("weights are all zero: nobody would compute")

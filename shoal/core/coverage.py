@@ -28,7 +28,12 @@ class CoverageTotals:
         )
 
     def to_json(self) -> dict[str, int]:
-        return {"expected": self.expected, "once": self.once, "missed": self.missed, "repeated": self.repeated}
+        return {
+            "expected": self.expected,
+            "once": self.once,
+            "missed": self.missed,
+            "repeated": self.repeated,
+        }
 
     @classmethod
     def from_json(cls, data: dict[str, int]) -> CoverageTotals:

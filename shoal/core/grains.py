@@ -6,6 +6,7 @@ batch (batch normalisation) and what draws per batch (dropout) does not either.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -50,4 +51,4 @@ def shares(count: int, weights: Sequence[float]) -> tuple[range, ...]:
     borders = [0]
     for size in sizes:
         borders.append(borders[-1] + size)
-    return tuple(range(a, b) for a, b in zip(borders, borders[1:], strict=False))
+    return tuple(range(a, b) for a, b in itertools.pairwise(borders))

@@ -30,7 +30,9 @@ class Length:
         unit = match.group(2) if match else ""
         unit = unit if unit.endswith("s") else unit + "s"
         if match is None or unit not in _UNITS:
-            raise ValueError(f"{text!r} is not a length of training: write such as '50 steps', '2 epochs', '10000 samples'")
+            raise ValueError(
+                f"{text!r} is not a length of training: write such as '50 steps', '2 epochs', '10000 samples'"
+            )
         amount = float(match.group(1))
         if amount <= 0:
             raise ValueError(f"{text!r} must be more than zero")

@@ -37,9 +37,7 @@ def _table() -> npt.NDArray[np.float64]:
     """All samples, one a row: 64 pixels from 0 to 16, then the label."""
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
-        raise UserError(
-            "the digits come with scikit-learn, which is not installed: pip install 'shoal[digits]'"
-        )
+        raise UserError("the digits come with scikit-learn, which is not installed: pip install 'shoal[digits]'")
     file = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
     if file.exists():  # importing scikit-learn takes over a second, in every worker; reading the file 0.03 s
         with gzip.open(file, "rt") as lines:

@@ -36,7 +36,7 @@ class Loader:
     """Loads what is requested from `source` in the order that (seed, epoch) gives. Used from one thread.
 
     The batches are the same bits for any number of `processes`; 0 loads in this one. `timeout_s` is how long
-    a stream waits for its processes to load one batch.
+    a stream waits for a loader process that is silent.
     """
 
     def __init__(
@@ -71,16 +71,15 @@ class Loader:
 
     def _stream_from_processes(self, requests: Iterable[Request]) -> Generator[Loaded, None, None]:
         processes = LoaderProcesses(
-            self.source,
-            self._seed,
-            ((request, request.epoch, self.indices(request)) for request in requests),
+            lambda request: self.load(request).batch,
+            requests,
             count=self._processes,
             timeout_s=self._timeout_s,
         )
         self._open.append(processes)
         try:
-            for request, indices, batch in processes:
-                yield Loaded(request, indices, batch)
+            for request, batch in processes:
+                yield Loaded(request, self.indices(request), batch)
         finally:
             processes.close()
             self._open.remove(processes)

@@ -1,170 +1,263 @@
-"""Stateless loader processes: asked for (epoch, indices), they answer with a batch."""
+"""Stateless loader processes: asked a question, they answer with a batch.
+
+Torch's DataLoader would do most of this, but not what a run must promise. When one of its processes dies, it
+raises in the main thread wherever that is, be it in the middle of an update; killed at the wrong moment, it
+leaves files in /dev/shm; and an answer that cannot be pickled is lost, and waited for. Here answers go through
+a socket pair that only the two processes hold, tensors as raw bytes.
+"""
 
 from __future__ import annotations
 
+import io
+import multiprocessing
 import os
+import pickle
 import select
 import signal
+import socket
+import struct
 import threading
 import traceback
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from multiprocessing.reduction import ForkingPickler
-from typing import Any, Generic, TypeVar
+from multiprocessing.process import BaseProcess
+from typing import Any, Generic, NoReturn, TypeVar
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch import Tensor
 
 from shoal.core.errors import ShoalError
-from shoal.core.order import Indices
-from shoal.data.source import Batch, Source
+from shoal.data.source import Batch
 
-T = TypeVar("T")
-Asked = tuple[int, Indices]  # epoch, samples
+Q = TypeVar("Q")
 
-BATCHES_AHEAD = 2  # for each process
+QUESTIONS_AHEAD = 2  # for each process: one that it works on, one to go on with
+KILLED_WITHIN_S = 5.0  # a killed process is gone at once, unless the kernel holds it in a read from a lost disk
+_LENGTH = struct.Struct("<Q")
+
+
+class LoaderProcesses(Generic[Q]):
+    """An iterator over (question, answer), in the order of `questions`, which must be small.
+
+    Processes are forked when the object is made, so that data is neither pickled nor copied. They use one
+    thread each and end with `close`, with the last answer, or with the process that made them, however it
+    ends. Ctrl-C does not reach them: who asks decides when to stop. What `answer` raises is raised here as it
+    was, with the loader process's traceback as a note. Raises `ShoalError` when a process dies, or is silent
+    for `timeout_s`.
+    """
+
+    def __init__(self, answer: Callable[[Q], Batch], questions: Iterable[Q], *, count: int, timeout_s: float) -> None:
+        self._questions = iter(questions)
+        self._timeout_s = timeout_s
+        self._asked: deque[tuple[Q, _Worker]] = deque()
+        self._workers: list[_Worker] = []
+        try:
+            for _ in range(count):
+                self._workers.append(_Worker.start(answer, timeout_s))
+            for _ in range(QUESTIONS_AHEAD):
+                for worker in self._workers:
+                    self._ask(worker)
+        except BaseException:
+            self.close()
+            raise
+
+    def _ask(self, worker: _Worker) -> None:
+        for question in self._questions:
+            self._asked.append((question, worker))
+            try:
+                _send(worker.socket, question)
+            except OSError as error:
+                self._give_up(question, worker, error)
+            return
+
+    def __iter__(self) -> Iterator[tuple[Q, Batch]]:
+        return self
+
+    def __next__(self) -> tuple[Q, Batch]:
+        if not self._asked:
+            self.close()
+            raise StopIteration
+        question, worker = self._asked.popleft()
+        try:
+            answer = _receive(worker.socket)
+        except (OSError, EOFError) as error:
+            self._give_up(question, worker, error)
+        if isinstance(answer, _Failed):
+            self.close()
+            raise answer.error
+        self._ask(worker)
+        return question, answer
+
+    def _give_up(self, question: Q, worker: _Worker, error: Exception) -> NoReturn:
+        if isinstance(error, TimeoutError):
+            what = f"was silent for {self._timeout_s:g} s"
+        else:
+            worker.process.join(1.0)
+            code = worker.process.exitcode
+            what = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with {code}"
+        self.close()
+        raise ShoalError(
+            f"the loader process {worker.process.pid} {what} while it loaded {question}.\n"
+            "Try `--set loader.processes=0` to load in the worker itself, where the cause can be seen."
+        ) from error
+
+    def close(self) -> None:
+        """End the processes and drop what they have read ahead. May be called twice."""
+        self._asked.clear()
+        for worker in self._workers:
+            worker.process.kill()  # it has no state and shares nothing
+        for worker in self._workers:
+            worker.process.join(KILLED_WITHIN_S)
+            worker.socket.close()
+        self._workers = []
+
+
+@dataclass(frozen=True)
+class _Worker:
+    process: BaseProcess
+    socket: socket.socket
+
+    @classmethod
+    def start(cls, answer: Callable[[Any], Batch], timeout_s: float) -> _Worker:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = multiprocessing.get_context("fork").Process(
+                target=_serve, args=(answer, ours, theirs, os.getpid()), name="shoal-loader", daemon=True
+            )
+            # blocked until it is ignored, so that it never ends a process that has only begun
+            signals = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+        ours.settimeout(timeout_s)
+        return cls(process, ours)
 
 
 @dataclass(frozen=True)
 class _Failed:
-    """What `fetch` raised in a loader process, on its way to the process that asked."""
+    """What was raised in a loader process, on its way to the process that asked."""
 
     error: Exception
 
 
-class LoaderProcesses(Generic[T]):
-    """An iterator over the answers to `asked` (tag, epoch, indices), as (tag, indices, batch), in that order.
-
-    Processes are forked when the object is made, use one thread each, and end with `close`, with the last
-    answer, or with the process that made them, however it ends. Ctrl-C does not reach them: who asks decides
-    when to stop. An error of `fetch` is raised here as it was, with the loader process's traceback as a note.
-    Raises `ShoalError` when a process dies or an answer takes longer than `timeout_s`.
-
-    Answers come through pipes that only this process and its own children hold, by torch's multiprocessing.
-    """
-
-    def __init__(
-        self,
-        source: Source,
-        seed: int,
-        asked: Iterable[tuple[T, int, Indices]],
-        *,
-        count: int,
-        timeout_s: float,
-    ) -> None:
-        self._waiting: deque[tuple[T, Indices]] = deque()
-        self._closed = False
-        parent = os.getpid()
-        loader: DataLoader[Any] = DataLoader(
-            _Answers(source, seed),
-            batch_size=None,
-            sampler=self._draw(asked),
-            collate_fn=_as_it_is,
-            num_workers=count,
-            prefetch_factor=BATCHES_AHEAD,
-            timeout=timeout_s,
-            # forked, so that the dataset is neither pickled nor copied
-            multiprocessing_context="fork",
-            worker_init_fn=lambda _: _begin(parent),
-            # otherwise it draws a seed from the default generator of this process
-            generator=torch.Generator(),
-        )
-        self._answers: Any = iter(loader)
-
-    def _draw(self, asked: Iterable[tuple[T, int, Indices]]) -> Iterator[Asked]:
-        for tag, epoch, indices in asked:
-            self._waiting.append((tag, indices))
-            yield epoch, indices
-
-    def __iter__(self) -> Iterator[tuple[T, Indices, Batch]]:
-        return self
-
-    def __next__(self) -> tuple[T, Indices, Batch]:
-        if self._closed:
-            raise StopIteration
+def _serve(answer: Callable[[Any], Batch], ours: socket.socket, theirs: socket.socket, parent: int) -> None:
+    """The life of a loader process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    ours.close()
+    _end_with(parent)
+    torch.set_num_threads(1)  # those of OpenMP were not forked: waiting for them would be for ever
+    while True:
         try:
-            answer = next(self._answers)
-        except StopIteration:
-            self.close()
-            raise
-        except RuntimeError as error:
-            self.close()
-            samples = self._waiting[0][1] if self._waiting else ()
-            raise ShoalError(
-                f"a loader process did not deliver {len(samples)} samples: {error}\n"
-                "Try `--set loader.processes=0` to read them where an error or a stop can be seen."
-            ) from error
-        tag, indices = self._waiting.popleft()
-        if isinstance(answer, _Failed):
-            self.close()
-            raise answer.error
-        return tag, indices, answer
-
-    def close(self) -> None:
-        """End the processes and drop what they have read ahead. May be called twice."""
-        if not self._closed:
-            self._closed = True
-            # what its __del__ calls, without waiting for the garbage collector
-            self._answers._shutdown_workers()
-            self._answers = None
-
-
-class _Answers(Dataset[Any]):
-    def __init__(self, source: Source, seed: int) -> None:
-        self._source, self._seed = source, seed
-
-    def __getitem__(self, asked: Asked) -> Any:
-        epoch, indices = asked
+            question = _receive(theirs)
+        except (OSError, EOFError):
+            return
         try:
-            batch = self._source.fetch(indices, epoch, self._seed)
-            _refuse_what_cannot_travel(batch)
+            message = _pack(answer(question))
         except Exception as error:
             error.add_note(f"in a loader process:\n{''.join(traceback.format_exception(error))}")
-            try:
-                ForkingPickler.loads(ForkingPickler.dumps(error))
-            except Exception:
-                raise error from None  # torch sends its type and text
-            return _Failed(error)
-        return batch
+            message = _pack(_Failed(_that_can_travel(error)))
+        try:
+            for part in message:
+                theirs.sendall(part)
+        except OSError:
+            return
 
 
-def _refuse_what_cannot_travel(batch: Batch) -> None:
-    """A batch that cannot be pickled would get lost on its way, and be waited for."""
-    if isinstance(batch, tuple | list):
-        for part in batch:
-            _refuse_what_cannot_travel(part)
-    elif isinstance(batch, dict):
-        _refuse_what_cannot_travel(list(batch.values()))
-    elif not isinstance(batch, torch.Tensor | int | float | str | bytes | None):
-        raise TypeError(
-            f"the dataset's collate returns {type(batch).__name__}: with loader.processes a batch is a "
-            "tuple, list or dict of tensors, numbers and strings"
-        )
+def _that_can_travel(error: Exception) -> Exception:
+    """`error` itself where it survives pickling, else one that says the same."""
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - made here
+    except Exception:
+        told = RuntimeError(f"{type(error).__qualname__}: {error}")
+        for note in error.__notes__:
+            told.add_note(note)
+        return told
+    return error
 
 
-def _as_it_is(batch: Batch) -> Batch:
-    return batch
+def _end_with(parent: int) -> None:
+    """End this process as soon as its parent is gone.
 
-
-def _begin(parent: int) -> None:
-    """First thing in a loader process. It runs one torch thread already: after a fork, more would hang."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    The copies of the parent's sockets in here would otherwise keep its peers from noticing.
+    """
     try:
         watched = os.pidfd_open(parent)
     except ProcessLookupError:
         os._exit(1)
     if os.getppid() != parent:  # it is another process by now
         os._exit(1)
-    threading.Thread(target=_end_with, args=(watched,), daemon=True, name="shoal-parent-watch").start()
+
+    def watch() -> None:
+        select.select([watched], [], [])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="shoal-parent-watch").start()
 
 
-def _end_with(process: int) -> None:
-    """Leave at once when the process behind this descriptor is gone.
+# ---- messages: a length, a pickle in which each tensor is (dtype, shape), then the bytes of the tensors ----
 
-    The copies of its sockets in here would otherwise keep its peers from noticing.
-    """
-    poll = select.poll()
-    poll.register(process, select.POLLIN)
-    poll.poll()
-    os._exit(1)
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=5)
+        self.tensors: list[Tensor] = []
+
+    def persistent_id(self, value: Any) -> Any:
+        if type(value) is not Tensor or value.device.type != "cpu" or value.layout is not torch.strided:
+            return None
+        self.tensors.append(value)
+        return value.dtype, tuple(value.shape)
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.tensors: list[Tensor] = []
+
+    def persistent_load(self, pid: Any) -> Any:
+        dtype, shape = pid
+        self.tensors.append(torch.empty(shape, dtype=dtype))
+        return self.tensors[-1]
+
+
+def _pack(value: Any) -> list[memoryview]:
+    file = io.BytesIO()
+    pickler = _Pickler(file)
+    pickler.dump(value)
+    header = file.getvalue()
+    tensors = [_bytes_of(tensor.detach().contiguous()) for tensor in pickler.tensors]
+    return [memoryview(_LENGTH.pack(len(header)) + header), *tensors]
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
+
+
+def _send(to: socket.socket, value: Any) -> None:
+    for part in _pack(value):
+        to.sendall(part)
+
+
+def _receive(source: socket.socket) -> Any:
+    """Raises `EOFError` when the other side is gone, `TimeoutError` when it is silent too long."""
+    length = bytearray(_LENGTH.size)
+    _fill(memoryview(length), source)
+    header = bytearray(_LENGTH.unpack(length)[0])
+    _fill(memoryview(header), source)
+    unpickler = _Unpickler(io.BytesIO(header))
+    value = unpickler.load()
+    for tensor in unpickler.tensors:
+        _fill(_bytes_of(tensor), source)
+    return value
+
+
+def _fill(buffer: memoryview, source: socket.socket) -> None:
+    while buffer:
+        received = source.recv_into(buffer)
+        if received == 0:
+            raise EOFError
+        buffer = buffer[received:]

@@ -60,9 +60,7 @@ def _make_source(data: object, name: str) -> Source:
         if data and all(isinstance(part, torch.Tensor | np.ndarray) for part in data):
             return TensorSource(data, name)
         parts = ", ".join(type(part).__name__ for part in data[:4]) + (", ..." if len(data) > 4 else "")
-        raise ConfigError(
-            f"the {name} data is a {type(data).__name__} of ({parts}), not of tensors: {_ACCEPTED}"
-        )
+        raise ConfigError(f"the {name} data is a {type(data).__name__} of ({parts}), not of tensors: {_ACCEPTED}")
     if isinstance(data, IterableDataset):
         raise ConfigError(
             f"the {name} data is an IterableDataset ({type(data).__name__}), whose samples cannot be asked "

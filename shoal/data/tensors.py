@@ -52,7 +52,5 @@ def _as_tensor(part: Rows, number: int, name: str) -> Tensor:
         except (TypeError, ValueError) as error:
             raise ConfigError(f"array {number} of the {name} data cannot become a tensor: {error}") from None
     if part.dim() == 0:
-        raise ConfigError(
-            f"tensor {number} of the {name} data is a single number: its rows must be the samples"
-        )
+        raise ConfigError(f"tensor {number} of the {name} data is a single number: its rows must be the samples")
     return part.detach()

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 from shoal.core.world import Member
@@ -35,9 +36,7 @@ class Hand:
         elif relay:
             self.outlets += [Relay("stdout"), Relay("stderr")]
 
-    def fork(
-        self, nursery: Nursery, job: Job, rendezvous: str, control_fd: int, payload_fd: int | None
-    ) -> None:
+    def fork(self, nursery: Nursery, job: Job, rendezvous: str, control_fd: int, payload_fd: int | None) -> None:
         """Have the nursery fork this worker."""
         spec = WorkerSpec(
             rank=self.rank,
@@ -50,8 +49,8 @@ class Hand:
             mode=job.mode,
             json_output=job.json_output,
             rendezvous=rendezvous,
-            working_directory=os.getcwd(),
-            search_path=tuple(path or os.getcwd() for path in sys.path),
+            working_directory=str(Path.cwd()),
+            search_path=tuple(path or str(Path.cwd()) for path in sys.path),
         )
         writing = [outlet.theirs for outlet in self.outlets] or [
             1,

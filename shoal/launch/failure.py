@@ -1,4 +1,5 @@
-"""What went wrong in a run: a worker's own account of it, which accounts are the cause, and how they are shown."""
+"""What went wrong in a run: a worker's own account of it, which accounts are the cause, and how they are
+shown."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ _MESSAGE_LIMIT = 100_000
 class Account:
     """Why one worker ended. `message` is for the user to read, `cause` is one line for the log.
 
-    Kinds: ``user`` (a mistake, shown without frames), ``exception`` (with the user's frames), ``exit`` (the process
-    left with a status), ``signal`` (it was killed), ``peer`` (it ended only because another did).
+    Kinds: ``user`` (a mistake, shown without frames), ``exception`` (with the user's frames), ``exit`` (the
+    process left with a status), ``signal`` (it was killed), ``peer`` (it ended only because another did).
     """
 
     kind: Kind
@@ -64,7 +65,7 @@ def _account_of_exit(error: SystemExit) -> Account | None:
 def account_of_end(code: int) -> Account:
     """The account of a process that ended without giving one: `code` is its status, or minus the signal."""
     if code >= 0:
-        text = f"the process ended with status {code} in the middle of the run (os._exit, or a library that ends it)"
+        text = f"the process ended with status {code} in the middle of the run (by os._exit, perhaps)"
         return Account("exit", text, f"ended with status {code}")
     number = -code
     try:
@@ -73,10 +74,10 @@ def account_of_end(code: int) -> Account:
         name = ""
     cause = f"killed by signal {number}{name}"
     hint = {
-        signal.SIGKILL: "Nobody in this run sent it. Most often the machine has run out of memory and the kernel ended "
-        "its largest process (`dmesg` says so): try fewer workers or a smaller batch.",
-        signal.SIGSEGV: "A compiled library has failed; the Python frames it was called from are in the worker's output.",
-        signal.SIGBUS: "Often a file that was mapped into memory became shorter, or /dev/shm is full.",
+        int(signal.SIGKILL): "Nobody in this run sent it. Most often the machine has run out of memory and the "
+        "kernel ended the largest process (`dmesg` says so): try fewer workers or a smaller batch.",
+        int(signal.SIGSEGV): "A compiled library has failed. The worker's output shows where Python called it.",
+        int(signal.SIGBUS): "Often a file that was mapped into memory became shorter, or /dev/shm is full.",
     }.get(number, "")
     return Account("signal", f"{cause}. {hint}".removesuffix(" "), cause)
 
@@ -99,8 +100,9 @@ def causes(casualties: Mapping[int, Casualty]) -> list[Casualty]:
 
 
 def render(casualties: Mapping[int, Casualty], workers: int, host: str, output: Mapping[int, str]) -> str:
-    """One readable block for the terminal. What several workers say in the same words is said once. `output` adds
-    a worker's last words, or where they are found, to an account that does not explain itself."""
+    """One readable block for the terminal. What several workers say in the same words is said once.
+    `output` adds a worker's last words, or where they are found, to an account that does not explain
+    itself."""
     same: dict[tuple[str, str], list[Casualty]] = {}
     for one in causes(casualties):
         same.setdefault((one.account.kind, one.account.message), []).append(one)

@@ -14,8 +14,9 @@ _HEADING = "Traceback (most recent call last):\n"
 
 
 def user_traceback(error: BaseException) -> str:
-    """`error` as Python prints it, with causes and notes, without frames of Shoal, of torch, and of how a script is
-    started. Where that would leave no frame at all, all are shown; a syntax error needs none."""
+    """`error` as Python prints it, with causes and notes, without frames of Shoal, of torch, and of how
+    a script is started. Where that would leave no frame at all, all are shown; a syntax error needs
+    none."""
     shown = TracebackException.from_exception(error, compact=True)
     hidden = (_OURS, *_MACHINERY, *_torch())
     _keep(shown, hidden, needs_frames=not isinstance(error, SyntaxError))

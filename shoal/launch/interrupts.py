@@ -10,10 +10,11 @@ from typing import Any
 
 
 class Interrupts:
-    """While its ``with`` block lasts, SIGINT and SIGTERM end nothing: `fileno` becomes readable and `take` names them.
+    """While its ``with`` block lasts, SIGINT and SIGTERM end nothing: `fileno` becomes readable and `take`
+    names them.
 
-    Signals that were ignored before stay ignored, and outside the main thread, which alone may have handlers, nothing is
-    changed. Afterwards all is as it was.
+    Signals that were ignored before stay ignored, and outside the main thread, which alone may have
+    handlers, nothing is changed. Afterwards all is as it was.
     """
 
     def __init__(self) -> None:
@@ -35,16 +36,14 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            # the kernel may deliver a signal to any thread: only the wake-up descriptor is sure to wake this one
+            # the kernel may deliver a signal to any thread: only this descriptor is sure to wake ours
             self._wakeup_before = signal.set_wakeup_fd(self._writing.fileno(), warn_on_full_buffer=False)
             for number in (signal.SIGINT, signal.SIGTERM):
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, _nothing)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if threading.current_thread() is threading.main_thread():
             signal.set_wakeup_fd(self._wakeup_before)
             for number, handler in self._before.items():

@@ -42,7 +42,8 @@ class Job:
 
     @property
     def seed(self) -> int:
-        """The seed as file and flags state it: known before the script runs, for the initial weights it builds."""
+        """The seed as file and flags state it: known before the script runs, for the initial weights it
+        builds."""
         stated = [settings["seed"] for _, settings in self.layers if settings.get("seed") is not None]
         try:
             return int(stated[-1]) if stated else 0
@@ -50,7 +51,8 @@ class Job:
             return 0  # refused with all other settings, and with its name, once the script calls fit()
 
     def threads_per_worker(self) -> int:
-        """Threads for each worker: as stated, else as OMP_NUM_THREADS says, else an equal share of the cores."""
+        """Threads for each worker: as stated, else as OMP_NUM_THREADS says, else an equal share of the
+        cores."""
         if self.threads is not None:
             return self.threads
         stated = os.environ.get("OMP_NUM_THREADS", "")

@@ -1,7 +1,7 @@
 """The launcher: starts the workers of a job, watches them, and ends them. It imports no torch itself.
 
-One thread waits for all of it at once: for what workers report, for their output, for their ends, for Ctrl-C. What
-follows from an event is decided by `Supervisor`; here it is carried out.
+One thread waits for all of it at once: for what workers report, for their output, for their ends, for
+Ctrl-C. What follows from an event is decided by `Supervisor`; here it is carried out.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from functools import partial
 from pathlib import Path
 
 from shoal.comm.control import MAX_WORKERS, ControlPage
+from shoal.comm.rendezvous import make_rendezvous, remove_rendezvous
 from shoal.core.errors import ConfigError, UserError
 from shoal.launch.crew import Hand
 from shoal.launch.failure import Casualty, causes, render
 from shoal.launch.interrupts import Interrupts
 from shoal.launch.job import Job, Outcome
-from shoal.launch.meeting import make_rendezvous, remove_rendezvous
 from shoal.launch.nursery import Exited, Forked, Nursery, Ready, ZygoteLost
 from shoal.launch.output import Outlet
 from shoal.launch.parcel import pack
@@ -33,8 +33,8 @@ READY_S = 180.0  # to import torch, from a cold disk if need be
 
 
 class Launcher:
-    """Runs one job. A `nursery` that was started early, while other things were prepared, saves its start-up time; it
-    is closed with the run, and must have been started in the thread that calls `run`."""
+    """Runs one job. A `nursery` that was started early, while other things were prepared, saves its
+    start-up time; it is closed with the run, and must have been started in the thread that calls `run`."""
 
     def __init__(self, job: Job, nursery: Nursery | None = None) -> None:
         if job.workers > MAX_WORKERS:
@@ -43,8 +43,8 @@ class Launcher:
         self._nursery = nursery
 
     def run(self) -> Outcome:
-        """Run the job to its end, and return when all its processes are gone. What went wrong has been shown on
-        standard error. SIGINT and SIGTERM are taken in meanwhile, if this is the main thread."""
+        """Run the job to its end, and return when all its processes are gone. What went wrong has been
+        shown on standard error. SIGINT and SIGTERM are taken in meanwhile, if this is the main thread."""
         with contextlib.ExitStack() as stack:
             interrupts = stack.enter_context(Interrupts())
             nursery = self._nursery if self._nursery is not None else Nursery()
@@ -82,6 +82,8 @@ class _Watch:
     def until_over(self) -> None:
         """Start the workers as soon as there is a zygote, and watch them until the last has ended."""
         self._payload = _packed(self._job)
+        if self._nursery.ready:
+            self._fork()
         while not self._over():
             for decision in self._supervisor.decide(time.monotonic()):
                 self._carry_out(decision)
@@ -179,22 +181,20 @@ class _Watch:
             words = self._tell_failure()
         mistake = status == 2 and words.startswith("shoal: error")
         if words and record is not None and not mistake:
-            words += f"\n\nshoal: the same command with --run-dir {_short(record.run_dir.path)} goes on from the last checkpoint"
-        if words:
+            place = _short(record.run_dir.path)
+            words += f"\n\nshoal: the same command with --run-dir {place} goes on from the last checkpoint"
+        # a notebook raises what it is given, and need not show it twice
+        if words and not self._job.relay:
             _say(words)
         run_dir = str(record.run_dir.path) if record is not None else None
-        summary = (
-            supervisor.summary if supervisor.summary is not None else record.summary() if record else None
-        )
+        summary = supervisor.summary or (record.summary() if record is not None else None)
         return Outcome(status, summary, run_dir, words or None)
 
     def _tell_failure(self) -> str:
-        casualties = {
-            rank: Casualty(
-                rank, account, *self._control.progress(rank), self._supervisor.workers[rank].detected_s
-            )
-            for rank, account in self._supervisor.failures.items()
-        }
+        casualties = {}
+        for rank, account in self._supervisor.failures.items():
+            detected_s = self._supervisor.workers[rank].detected_s
+            casualties[rank] = Casualty(rank, account, *self._control.progress(rank), detected_s)
         host = socket.gethostname()
         output = {hand.rank: hand.log.last_words() for hand in self._crew if hand.log is not None}
         words = render(casualties, self._job.workers, host, output)
@@ -221,9 +221,7 @@ def _packed(job: Job) -> int | None:
     try:
         return pack(cloudpickle.dumps(job.payload))
     except Exception as error:
-        raise UserError(
-            f"the program cannot be sent to the workers: {type(error).__name__}: {error}"
-        ) from error
+        raise UserError(f"the program cannot be sent to the workers: {type(error).__name__}: {error}") from error
 
 
 def _say(words: str) -> None:

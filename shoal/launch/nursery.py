@@ -35,6 +35,7 @@ PRELOAD = (
 _BOOTSTRAP = """
 import json, sys
 channel, parent, paths, preload = json.loads(sys.argv[1])
+sys.argv = ["-m"]
 sys.path += [path for path in paths if path not in sys.path]
 from shoal.launch.zygote import main
 main(channel, parent, preload)
@@ -57,7 +58,8 @@ class Forked:
 
 @dataclass(frozen=True)
 class Exited:
-    """A child has ended: `code` is its exit status, or minus the signal that killed it. `at_s`: monotonic clock."""
+    """A child has ended: `code` is its exit status, or minus the signal that killed it. `at_s`:
+    monotonic clock."""
 
     key: int
     code: int
@@ -77,11 +79,13 @@ NurseryEvent = Ready | Forked | Exited | ZygoteLost
 class Nursery:
     """One zygote. The constructor returns at once, while the zygote still imports.
 
-    Use it from one thread, and end that thread only after `close`: the zygote dies with the thread that started it.
+    Use it from one thread, and end that thread only after `close`: the zygote dies with the thread that
+    started it.
     """
 
     def __init__(self, preload: Sequence[str] = PRELOAD) -> None:
         self._keys = 0
+        self.ready = False  # whether it forks at once
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.setblocking(False)
         # `shoal` may be importable here by a path that a new interpreter does not have
@@ -111,8 +115,8 @@ class Nursery:
         return self._channel.fileno()
 
     def fork(self, entry: str, fds: Sequence[int]) -> int:
-        """Fork a child that calls `entry` (``module:function``) with copies of `fds`, which the caller may close at
-        once. Returns the key by which events name the child."""
+        """Fork a child that calls `entry` (``module:function``) with copies of `fds`, which the caller
+        may close at once. Returns the key by which events name the child."""
         self._keys += 1
         self._send({"request": "fork", "key": self._keys, "entry": entry}, fds)
         return self._keys
@@ -136,6 +140,7 @@ class Nursery:
             message = json.loads(data)
             kind = {"ready": Ready, "forked": Forked, "exited": Exited}[message.pop("event")]
             events.append(kind(**message))
+            self.ready |= kind is Ready
 
     def close(self, deadline_s: float = 8.0) -> None:
         """End the zygote and all its children; returns when they are gone. May be called twice."""
@@ -148,9 +153,7 @@ class Nursery:
     def __enter__(self) -> Nursery:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
     def _wait(self, deadline_s: float) -> int:
@@ -171,8 +174,6 @@ class Nursery:
                 return
             except BlockingIOError:
                 if not poll.poll(_SEND_S * 1000):
-                    raise ShoalError(
-                        f"the process that starts workers took nothing in for {_SEND_S:.0f} s"
-                    ) from None
+                    raise ShoalError(f"the process that starts workers took nothing in for {_SEND_S:.0f} s") from None
             except (BrokenPipeError, ConnectionResetError):
                 return  # `events` says so

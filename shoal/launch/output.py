@@ -1,4 +1,5 @@
-"""Where the output of workers goes: the first one's to this process's own streams, the others' to their logs."""
+"""Where the output of workers goes: the first one's to this process's own streams, the others' to their
+logs."""
 
 from __future__ import annotations
 
@@ -51,8 +52,8 @@ class Outlet(ABC):
 
 
 class WorkerLog(Outlet):
-    """Output for ``logs/worker-<rank>.log``. Held in memory until there is a run directory, so that a mistake found
-    before that leaves no directory behind; of very much output only the end is held."""
+    """Output for ``logs/worker-<rank>.log``. Held in memory until there is a run directory, so that a
+    mistake found before that leaves no directory behind; of very much output only the end is held."""
 
     def __init__(self, rank: int) -> None:
         super().__init__()

@@ -22,7 +22,8 @@ def pack(data: bytes) -> int:
 
 
 def unpack(fd: int) -> bytes:
-    """The bytes behind `fd`, which is closed. Several processes may share its position, so that is left alone."""
+    """The bytes behind `fd`, which is closed. Several processes may share its position, so that is left
+    alone."""
     try:
         size = os.fstat(fd).st_size
         data = bytearray()

@@ -1,4 +1,5 @@
-"""What the kernel is told about one of our processes: with whom it dies, what it is called, how it keeps memory."""
+"""What the kernel is told about one of our processes: with whom it dies, what it is called, how it keeps
+memory."""
 
 from __future__ import annotations
 
@@ -26,8 +27,9 @@ def _prctl(option: int, argument: int) -> None:
 def die_with_parent(parent_pid: int) -> None:
     """Have the kernel kill this process when its parent ends, however that ends.
 
-    The kernel watches the *thread* that forked, so a parent must fork from a thread that lives as long as its child
-    should. A parent that was gone before the kernel was told sends nothing: hence the second look.
+    The kernel watches the *thread* that forked, so a parent must fork from a thread that lives as long as
+    its child should. A parent that was gone before the kernel was told sends nothing: hence the second
+    look.
     """
     _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent_pid:
@@ -48,8 +50,9 @@ def name_process(name: str) -> None:
 def keep_memory() -> None:
     """Have malloc keep what is freed instead of giving it back to the kernel.
 
-    Gradients and activations are freed and wanted again at every step. By default glibc maps each large one anew, and
-    the kernel clears every page of it again. Only glibc has these knobs; elsewhere this does nothing.
+    Gradients and activations are freed and wanted again at every step. By default glibc maps each large one
+    anew, and the kernel clears every page of it again. Only glibc has these knobs; elsewhere this does
+    nothing.
     """
     mallopt = getattr(_libc, "mallopt", None)
     if mallopt is not None:

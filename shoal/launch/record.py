@@ -16,8 +16,8 @@ TERMINAL = frozenset({"completed", "stopped", "interrupted", "failed"})
 
 
 class Record:
-    """The run directory of a run that has begun. Remembers the summary of an earlier run in the same directory, which
-    must not be taken for that of this one."""
+    """The run directory of a run that has begun. Remembers the summary of an earlier run in the same
+    directory, which must not be taken for that of this one."""
 
     def __init__(self, run_dir: str) -> None:
         self.run_dir = RunDir(Path(run_dir))
@@ -35,8 +35,8 @@ class Record:
         return self.run_dir.summary() if self._stamp() != self._earlier else None
 
     def failed(self, casualties: Sequence[Casualty], members: Mapping[int, Member]) -> str | None:
-        """Enter the casualties. A summary in which the first worker has stated the end itself is left as it is.
-        Returns what kept it from being written (a full disk, perhaps), or None."""
+        """Enter the casualties. A summary in which the first worker has stated the end itself is left as
+        it is. Returns what kept it from being written (a full disk, perhaps), or None."""
         faults = [
             Fault(one.step, str(members[one.rank]), one.account.cause, one.phase, round(one.detected_s, 4))
             for one in casualties
@@ -68,6 +68,4 @@ class Record:
             }
             for f in faults
         ]
-        self.run_dir.write_summary(
-            {**summary, "status": "failed", "faults": [*summary.get("faults", ()), *entries]}
-        )
+        self.run_dir.write_summary({**summary, "status": "failed", "faults": [*summary.get("faults", ()), *entries]})

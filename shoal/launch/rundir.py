@@ -66,7 +66,11 @@ class RunDir:
             )
         old, new = flatten(saved), flatten(config.to_json())
         for key in sorted(set(old) | set(new)):
-            if key in MAY_CHANGE_ON_RESUME or key.split(".")[0] in MAY_CHANGE_ON_RESUME or old.get(key) == new.get(key):
+            if (
+                key in MAY_CHANGE_ON_RESUME
+                or key.split(".")[0] in MAY_CHANGE_ON_RESUME
+                or old.get(key) == new.get(key)
+            ):
                 continue
             raise RunDirError(
                 f"{self.path} belongs to a run with {key}={old.get(key)}, but now {key}={new.get(key)}: "
@@ -114,7 +118,9 @@ class RunDir:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
-            raise RunDirError(f"{self.path} is in use by another run: wait for it, or choose another --run-dir") from None
+            raise RunDirError(
+                f"{self.path} is in use by another run: wait for it, or choose another --run-dir"
+            ) from None
         try:
             yield
         finally:
@@ -132,7 +138,9 @@ class RunDir:
 def disk_error(path: Path, error: OSError) -> RunDirError:
     """What a user can do about `error` while writing below `path`."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return RunDirError(f"no space left on the disk of {path}: free some, then run the same command again to go on")
+        return RunDirError(
+            f"no space left on the disk of {path}: free some, then run the same command again to go on"
+        )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return RunDirError(f"{path} cannot be written ({error.strerror}): choose another --run-dir")
     return RunDirError(f"{path} cannot be used: {error.strerror or error}")

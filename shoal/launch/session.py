@@ -37,7 +37,17 @@ class Session:
     report: Callable[[Message], None] = lambda message: None
     fits: int = 0  # fit() calls so far: a script may train several models
     launched: bool = True  # False: this process was started by the user, not by a launcher
+    endings: list[Callable[[], None]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def at_end(self, finish: Callable[[], None]) -> None:
+        """Have `finish` called when the script has come to its end without an error."""
+        self.endings.append(finish)
+
+    def end(self) -> None:
+        """The script has come to its end."""
+        while self.endings:
+            self.endings.pop(0)()
 
     def next_fit(self) -> int:
         """Number the fit() calls of a script, from 0."""

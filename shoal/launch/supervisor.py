@@ -1,7 +1,7 @@
 """What a launcher does when: decisions as values, without processes and without a clock.
 
-Events go in with the time at which they happened; `decide` returns what is to be done now, each thing once; `deadline`
-says until when nothing is to be done unless an event comes.
+Events go in with the time at which they happened; `decide` returns what is to be done now, each thing once;
+`deadline` says until when nothing is to be done unless an event comes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from shoal.launch.failure import Account, account_of_end
 SETTLE_S = 0.3  # after a failure: for what the other workers have to say
 CAUSE_S = 1.0  # after a failure that must have had another cause: until that is known
 TERMINATE_S = 0.5  # from SIGTERM to SIGKILL
+FLUSH_S = 3.0  # for the first worker to complete the checkpoint that it is writing
 STOP_S = 30.0  # to end a step and save
 LEAVE_S = 10.0  # from the end of the script to the end of the process
 GIVE_UP_S = 5.0  # from SIGKILL to no longer waiting
@@ -97,8 +98,8 @@ class Supervisor:
             worker.detected_s = max(0.0, now_s - at_s)
 
     def on_interrupt(self, number: int) -> None:
-        """The user has sent SIGINT or SIGTERM. The first asks for an end in good order, if there is something to
-        save; the second ends the run at once."""
+        """The user has sent SIGINT or SIGTERM. The first asks for an end in good order, if there is
+        something to save; the second ends the run at once."""
         self.interrupts.append(number)
 
     def decide(self, now_s: float) -> list[Decision]:
@@ -114,8 +115,10 @@ class Supervisor:
             self._cause_known = any(account.kind != "peer" for account in self.failures.values())
             self._until_s = min(self._until_s, now_s + SETTLE_S) if self._cause_known else self._until_s
         if self.stage == Stage.SETTLING and now_s >= self._until_s:
-            self._enter(Stage.TERMINATING, now_s + TERMINATE_S)
-            decisions.append(Send(self.alive, signal.SIGTERM))
+            # only the first worker writes checkpoints, and it has been told to end by the abort word
+            spared = self.alive[:1] if self.run_dir is not None and 0 in self.alive else ()
+            self._enter(Stage.TERMINATING, now_s + (FLUSH_S if spared else TERMINATE_S))
+            decisions.append(Send(self.alive[len(spared) :], signal.SIGTERM))
         self.overdue |= self.stage == Stage.STOPPING and now_s >= self._until_s
         late = self.stage == Stage.TERMINATING and now_s >= self._until_s
         if self.stage < Stage.KILLING and (self.ended_at_once or self.overdue or late):
@@ -127,7 +130,8 @@ class Supervisor:
         self.stage, self._until_s = stage, until_s
 
     def _push_out(self, now_s: float) -> list[Decision]:
-        """A script that has ended leaves nothing to wait for: its threads and exit handlers get only so long."""
+        """A script that has ended leaves nothing to wait for: its threads and exit handlers get only so
+        long."""
         stuck = [rank for rank in self.alive if self._leave_s(rank) <= now_s and not self.workers[rank].stuck]
         for rank in stuck:
             self.workers[rank].stuck = True
@@ -148,9 +152,7 @@ class Supervisor:
 
     @property
     def failures(self) -> dict[int, Account]:
-        return {
-            rank: worker.account for rank, worker in enumerate(self.workers) if worker.account is not None
-        }
+        return {rank: worker.account for rank, worker in enumerate(self.workers) if worker.account is not None}
 
     @property
     def ended_at_once(self) -> bool:
@@ -158,7 +160,8 @@ class Supervisor:
         return len(self.interrupts) > 1 or (bool(self.interrupts) and self.run_dir is None)
 
     def over(self, now_s: float) -> bool:
-        """All processes have ended, or did not although they were killed so long ago that nobody waits for them."""
+        """All processes have ended, or did not although they were killed so long ago that nobody waits
+        for them."""
         return not self.alive or (self.stage == Stage.KILLING and now_s >= self._until_s)
 
     @property
@@ -170,9 +173,7 @@ class Supervisor:
         if accounts and not cut_short:
             mistakes_only = all(account.kind in ("user", "exit") for account in accounts)
             return accounts[0].status if mistakes_only else 1
-        completed = (
-            self.summary is not None and self.summary.get("status") != "interrupted" and not self.alive
-        )
+        completed = self.summary is not None and self.summary.get("status") != "interrupted" and not self.alive
         if self.interrupts and (cut_short or not completed):
             return 128 + self.interrupts[0]
         return 0

@@ -30,8 +30,8 @@ from shoal.launch.session import Message, Session, SessionEnd, install
 
 
 def main(fds: list[int]) -> NoReturn:
-    """What the zygote calls in a new worker: control page, message socket, specification, output, errors, and the
-    payload if there is one."""
+    """What the zygote calls in a new worker: control page, message socket, specification, output,
+    errors, and the payload if there is one."""
     control_fd, socket_fd, spec_fd, out_fd, error_fd, *payload_fd = fds
     spec = WorkerSpec.from_json(unpack(spec_fd))
     reporter = Reporter(socket.socket(fileno=socket_fd))
@@ -54,6 +54,7 @@ def main(fds: list[int]) -> NoReturn:
             run_script(spec, session)
         else:
             run_payload(spec, payload_fd[0])
+        session.end()
     except SessionEnd:
         pass
     except BaseException as error:
@@ -70,16 +71,17 @@ def run_script(spec: WorkerSpec, session: Session) -> None:
     runpy.run_path(spec.script, run_name="__main__")
     if session.fits == 0:
         raise UserError(
-            f"{spec.script} did not build a Trainer and call fit(), nor shoal.prepare(): there was nothing to train. "
-            "Is the call behind a condition that is false here?"
+            f"{spec.script} did not build a Trainer and call fit(), nor shoal.prepare(): there was nothing to "
+            "train. Is the call behind a condition that is false here?"
         )
 
 
 def run_payload(spec: WorkerSpec, payload_fd: int) -> None:
-    """Run what the launching interpreter has sent. It is unpickled because it comes from that very process, by a
-    descriptor nobody else has."""
+    """Run what the launching interpreter has sent. It is unpickled because it comes from that very
+    process, by a descriptor nobody else has."""
     import cloudpickle
 
+    sys.argv = [spec.script or ""]
     sys.path[:] = spec.search_path
     cloudpickle.loads(unpack(payload_fd))()
 
@@ -105,7 +107,7 @@ def attach_output(out_fd: int, error_fd: int) -> None:
         os.dup2(source, target)
     for source in {nothing, out_fd, error_fd} - {0, 1, 2}:
         os.close(source)
-    # what the zygote has made of its own descriptors does not fit these: terminal or not, lines are shown as they end
+    # the zygote's streams do not fit these descriptors: here lines are shown as they end, terminal or not
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.FileIO(0, "r", closefd=False))  # type: ignore[misc]
     sys.stdout = sys.__stdout__ = _text_output(1, "strict")  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = _text_output(2, "backslashreplace")  # type: ignore[misc]
@@ -135,7 +137,8 @@ def settle_in(name: str, threads: int, seed: int, working_directory: str) -> Non
 
 
 def leave(status: int) -> NoReturn:
-    """End this process as an interpreter would, but without tearing torch down: threads, exit handlers, buffers."""
+    """End this process as an interpreter would, but without tearing torch down: threads, exit handlers,
+    buffers."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()

@@ -1,9 +1,10 @@
-"""The zygote: a process that has imported torch, has run nothing, and forks a worker whenever it is asked to.
+"""The zygote: a process that has imported torch, has run nothing, and forks a worker whenever it is asked
+to.
 
-It talks to its launcher over one inherited socket (SOCK_SEQPACKET: a message arrives whole, with its descriptors):
-requests ``fork``, ``signal`` and ``end`` come in, ``ready``, ``forked`` and ``exited`` go out, all JSON. It stays in one
-thread and computes nothing, because a process that has used OpenMP cannot be forked. When the launcher is gone, so is
-the zygote, and with it everything that it forked.
+It talks to its launcher over one inherited socket (SOCK_SEQPACKET: a message arrives whole, with its
+descriptors): requests ``fork``, ``signal`` and ``end`` come in, ``ready``, ``forked`` and ``exited`` go
+out, all JSON. It stays in one thread and computes nothing, because a process that has used OpenMP cannot be
+forked. When the launcher is gone, so is the zygote, and with it everything that it forked.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from shoal.launch.process import adopt_orphans, die_with_parent, name_process
 
 MESSAGE_BYTES = 65536
 MAX_DESCRIPTORS = 16
-# what a worker has started itself (loader processes, a resource tracker) may clean up for so long after its end
+# what a worker has started itself (loaders, a resource tracker) may clean up for so long after its end
 LINGER_S = 1.0
 _TICK_MS = 10
 _END_S = 5.0
@@ -61,10 +62,8 @@ class _Zygote:
             self._channel.send(json.dumps(message).encode())
 
     def _answer(self) -> bool:
-        data, fds, _, _ = socket.recv_fds(
-            self._channel, MESSAGE_BYTES, MAX_DESCRIPTORS, flags=socket.MSG_CMSG_CLOEXEC
-        )
-        request = json.loads(data) if data else {"request": "end"}
+        data, fds, _, _ = socket.recv_fds(self._channel, MESSAGE_BYTES, MAX_DESCRIPTORS, flags=socket.MSG_CMSG_CLOEXEC)
+        request: dict[str, Any] = json.loads(data) if data else {"request": "end"}
         if request["request"] == "fork":
             self._fork(request["key"], request["entry"], fds)
         elif request["request"] == "signal":
@@ -77,7 +76,7 @@ class _Zygote:
         if pid == 0:
             try:
                 die_with_parent(parent)
-                os.setsid()  # the terminal's Ctrl-C is for the launcher alone, and what the worker starts is its group
+                os.setsid()  # the terminal's Ctrl-C is for the launcher alone
                 self._forget()
                 module, _, function = entry.partition(":")
                 getattr(importlib.import_module(module), function)(fds)
@@ -105,14 +104,13 @@ class _Zygote:
         _, status = os.waitpid(child.pid, 0)
         os.close(pidfd)
         self._lingering[child.pid] = time.monotonic() + LINGER_S
-        self.send(
-            event="exited", key=child.key, code=os.waitstatus_to_exitcode(status), at_s=time.monotonic()
-        )
+        self.send(event="exited", key=child.key, code=os.waitstatus_to_exitcode(status), at_s=time.monotonic())
 
     def _sweep(self) -> None:
         """Wait for what ended workers have left behind (it is ours now), and end it when its time is up.
 
-        As long as one of the group lives its number cannot be given to others, so the signal meets only our own.
+        As long as one of the group lives its number cannot be given to others, so the signal meets only our
+        own.
         """
         for group, until in list(self._lingering.items()):
             if time.monotonic() > until:

@@ -60,34 +60,40 @@ def fuse(sizes: Sequence[tuple[int, torch.dtype]], bucket_bytes: int) -> tuple[l
 
 
 class AllReduceReplica(ModelReplica):
-    """A model whose gradients go through buckets."""
+    """A model whose gradients go through buckets. With exact sums the buckets are wider than the parameters: float64
+    holds the sum of a few float32 values without rounding, so neither the order of grains nor the number of workers
+    leaves a trace in it."""
 
     def __init__(self, program: Program, runtime: Runtime) -> None:
         super().__init__(program, runtime)
         self._make_equal()
         self._order: list[nn.Parameter] = [parameter for _, parameter in reversed(self.parameters)]
-        slots, specs = fuse([(p.numel(), p.dtype) for p in self._order], runtime.bucket_bytes)
+        kinds = [torch.float64 if runtime.exact_sums else p.dtype for p in self._order]
+        slots, specs = fuse(
+            [(p.numel(), kind) for p, kind in zip(self._order, kinds, strict=True)], runtime.bucket_bytes
+        )
         if not program.objective.divided:
             specs = [BucketSpec(spec.numel, spec.dtype, divided=False) for spec in specs]
-        specs.append(BucketSpec(self.buffers.numel, torch.float32, divided=False))
+        specs.append(BucketSpec(self.buffers.numel, torch.float64, divided=False))
         size = runtime.group.size
         payload = sum(spec.numel * spec.dtype.itemsize for spec in specs)
         self.bytes_per_step = 2 * payload * (size - 1) // size  # a sum scattered, then gathered
         self._reducer = runtime.group.reducer(specs, len(_FACTS) + len(self._order))
-        buffers = self._reducer.buffers
-        self._buffer_change = buffers[-1]
+        self.buffer_change = self._reducer.buffers[-1]
         self._views = [
-            buffers[slot.bucket][slot.start : slot.stop].view(p.shape)
+            self._reducer.buffers[slot.bucket][slot.start : slot.stop].view(p.shape)
             for slot, p in zip(slots, self._order, strict=True)
         ]
+        self._narrow = [torch.empty_like(p) for p in self._order] if runtime.exact_sums else None
         self._bucket_of = [slot.bucket for slot in slots]
         self._members = [self._bucket_of.count(bucket) for bucket in range(len(specs) - 1)]
         self.last_reduce_s = 0.0  # of the step before: this one's is known only when its facts have gone
         self._armed = False
-        self._pending: list[int] = []
-        self._filled = [False] * len(self._order)
+        self._pending = list(self._members)
+        self._used = [False] * len(self._order)  # some pass of this step gave a gradient
+        self._final = [False] * len(self._order)  # no pass of this step will add to it
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(lambda p, at=at: self._final(at, p))  # type: ignore[misc]
+            parameter.register_post_accumulate_grad_hook(lambda p, at=at: self._add(at, p))  # type: ignore[no-untyped-call]
             for at, parameter in enumerate(self._order)
         ]
 
@@ -97,35 +103,32 @@ class AllReduceReplica(ModelReplica):
             self.runtime.group.broadcast(tensor.data, 0, f"copying {name} from worker 0")
 
     def arm(self, gradient: Gradient) -> None:
-        """From now on gradients become final: open the step with the weight of this worker's samples."""
-        self._pending = list(self._members)
-        self._filled = [False] * len(self._order)
+        """The last pass goes backward now: gradients become final one after the other."""
         self._reducer.open(gradient.weight)
         self._armed = True
 
-    def _final(self, at: int, parameter: Tensor) -> None:
-        """Backward has finished the gradient of parameter `at`."""
-        if not self._armed:
-            return
+    def _add(self, at: int, parameter: Tensor) -> None:
+        """Backward has computed the gradient of parameter `at` for one pass."""
         grad = parameter.grad
         assert grad is not None
-        if self._filled[at]:
+        if self._final[at]:
             raise ConfigError(
                 "a gradient was computed twice in one backward pass (re-entrant activation checkpointing does that): "
                 "use torch.utils.checkpoint with use_reentrant=False"
             )
-        self._fill(at, grad)
-        parameter.grad = None  # its memory serves the next layer while it is still in the cache
-
-    def _fill(self, at: int, grad: Tensor | None) -> None:
-        view = self._views[at]
-        if grad is None:
-            view.zero_()
-        elif grad.is_sparse:
+        if grad.is_sparse:
             raise ConfigError("the model makes sparse gradients, which this version does not reduce")
+        if self._used[at]:
+            self._views[at].add_(grad)
         else:
-            view.copy_(grad)
-        self._filled[at] = True
+            self._views[at].copy_(grad)
+            self._used[at] = True
+        parameter.grad = None  # its memory serves the next layer while it is still in the cache
+        if self._armed:
+            self._finalise(at)
+
+    def _finalise(self, at: int) -> None:
+        self._final[at] = True
         bucket = self._bucket_of[at]
         self._pending[bucket] -= 1
         if self._pending[bucket] == 0:
@@ -133,24 +136,25 @@ class AllReduceReplica(ModelReplica):
 
     def reduce(self, facts: list[float]) -> Tensor:
         """Hand over what is left, wait for the sums, and put them into the parameters. Returns all workers' facts."""
-        self._armed = False
-        used = list(self._filled)
-        for at, parameter in enumerate(self._order):
-            if not self._filled[at]:
-                used[at] = parameter.grad is not None
-                self._fill(at, parameter.grad)
-        self.buffers.changes(self._buffer_change)
+        for at, final in enumerate(self._final):
+            if not final:
+                if not self._used[at]:
+                    self._views[at].zero_()
+                self._finalise(at)
+        self.buffers.changes(self.buffer_change)
         self._reducer.ready(len(self._members))
-        everyone = self._reducer.finish(torch.tensor([*facts, *map(float, used)], dtype=torch.float64))
+        everyone = self._reducer.finish(torch.tensor([*facts, *map(float, self._used)], dtype=torch.float64))
         anyone_used = everyone[:, len(_FACTS) :].sum(dim=0).tolist()
-        for parameter, view, use in zip(self._order, self._views, anyone_used, strict=True):
+        if self._narrow is not None:
+            torch._foreach_copy_(self._narrow, self._views)
+        for parameter, sums, use in zip(self._order, self._narrow or self._views, anyone_used, strict=True):
             # a parameter that no sample used has no gradient, as in one process: decay and momentum leave it alone
-            parameter.grad = view if use else None
+            parameter.grad = sums if use else None
+        self._armed = False
+        self._pending = list(self._members)
+        self._used = [False] * len(self._order)
+        self._final = [False] * len(self._order)
         return everyone[:, : len(_FACTS)]
-
-    @property
-    def buffer_change(self) -> Tensor:
-        return self._buffer_change
 
     def close(self) -> None:
         """Take the hooks off the user's model and its gradients out of the group's memory."""

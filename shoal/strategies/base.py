@@ -44,8 +44,9 @@ class Runtime:
     group: Group
     control: ControlPage
     seed: int
-    clip: Clip = Clip()
+    clip: Clip = field(default_factory=Clip)
     precision: str = "float32"
+    exact_sums: bool = False  # add gradients of grains up in float64, so that the order leaves no trace
     bucket_bytes: int = 4 << 20
     spans: Spans = field(default_factory=Spans)
 
@@ -138,5 +139,5 @@ class Strategy(ABC, Generic[ReplicaT]):
         """The grains whose samples this worker must be given. Pure. The default divides the batch."""
         return batch.share(world.rank, weights)
 
-    def close(self, replica: ReplicaT) -> None:  # noqa: B027 - most replicas own nothing that must be given back
+    def close(self, replica: ReplicaT) -> None:
         """Give back what the replica holds. Not collective; may be called twice."""

@@ -30,7 +30,7 @@ class RunningBuffers:
         self._flats = [_flatten(buffers) for buffers in by_dtype.values()]
         self._addresses = {name: buffer.data_ptr() for name, buffer in module.named_buffers()}
         self._bases = [torch.empty_like(flat) for flat in self._flats]
-        self._changes = [torch.zeros_like(flat, dtype=torch.float32) for flat in self._flats]
+        self._changes = [torch.zeros_like(flat, dtype=torch.float64) for flat in self._flats]
 
     @property
     def numel(self) -> int:
@@ -50,7 +50,7 @@ class RunningBuffers:
     def after_pass(self, share: float) -> None:
         """Take note of what a pass with `share` of the global batch's samples did."""
         for base, flat, change in zip(self._bases, self._flats, self._changes, strict=True):
-            change.add_((flat - base).to(change.dtype), alpha=share)
+            change.add_(flat.double() - base.double(), alpha=share)
         if not self._checked:
             self._refuse_replaced()
 
@@ -75,7 +75,7 @@ class RunningBuffers:
         at = 0
         for base, flat in zip(self._bases, self._flats, strict=True):
             part = change[at : at + flat.numel()]
-            flat.copy_(base + (part if flat.is_floating_point() else part.round()).to(flat.dtype))
+            flat.copy_(base.double() + (part if flat.is_floating_point() else part.round()))
             at += flat.numel()
 
     def rollback(self) -> None:

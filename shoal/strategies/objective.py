@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor, nn
 
 from shoal.core.errors import ConfigError
@@ -44,7 +44,9 @@ def make_objective(loss: nn.Module | LossFunction) -> Objective:
     if isinstance(loss, nn.Module):
         return _ModuleObjective(loss)
     if not callable(loss):
-        raise ConfigError(f"loss={loss!r}: give a loss module such as nn.CrossEntropyLoss(), or a function (model, batch) -> loss")
+        raise ConfigError(
+            f"loss={loss!r}: give a loss module such as nn.CrossEntropyLoss(), or a function (model, batch) -> loss"
+        )
     if getattr(loss, "__module__", "") == "torch.nn.functional":
         raise ConfigError(
             f"loss=torch.nn.functional.{getattr(loss, '__name__', '')}: give the module (nn.CrossEntropyLoss() for "
@@ -125,7 +127,7 @@ def _by_class(loss: Any, output: Tensor, target: Tensor) -> float:
 
 
 def _by_element(loss: Any, output: Tensor, target: Tensor) -> float:
-    return float(torch.broadcast_shapes(output.shape, target.shape).numel())
+    return float(np.prod(np.broadcast_shapes(output.shape, target.shape)))
 
 
 def _by_sample(loss: Any, output: Tensor, target: Tensor) -> float:

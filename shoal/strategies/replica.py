@@ -44,7 +44,7 @@ class ModelReplica:
         self.buffers = RunningBuffers(self.module)
 
     def compute(self, work: Work, before_last: Callable[[Gradient], None]) -> Gradient:
-        """Run the passes and leave the sum of their gradients in the parameters.
+        """Run the passes, each with `collect` after its backward.
 
         `before_last` is called once, between forward and backward of the last pass (or without any pass), with the
         loss and weight of all passes: from then on gradients become final one after the other.
@@ -67,9 +67,13 @@ class ModelReplica:
             control.enter(rank, step, "backward")
             with spans("backward"):
                 loss.total.backward()  # type: ignore[no-untyped-call]
+                self.collect()
         if not work.passes:
             before_last(gradient)
         return gradient
+
+    def collect(self) -> None:
+        """A pass has left its gradient in the parameters. By default it stays there and the next one adds to it."""
 
     def _forward(self, batch: Batch, seed: int) -> LossSum:
         self.buffers.before_pass()

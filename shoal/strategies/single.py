@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
 
 from shoal.core.errors import NonFiniteLoss
 from shoal.core.state import ShardedState
@@ -14,16 +15,48 @@ from shoal.strategies.program import Program
 from shoal.strategies.replica import ModelReplica, committed_indices
 
 
-class Single(Strategy[ModelReplica]):
+class SingleReplica(ModelReplica):
+    """A model whose gradients stay where they are, or are added up in float64 where exact sums are asked for."""
+
+    def __init__(self, program: Program, runtime: Runtime) -> None:
+        super().__init__(program, runtime)
+        self._sums: list[Tensor] | None = None
+        if runtime.exact_sums:
+            self._sums = [torch.zeros_like(p, dtype=torch.float64) for _, p in self.parameters]
+        self._used = [False] * len(self.parameters)
+
+    def collect(self) -> None:
+        if self._sums is None:
+            return
+        for at, (total, (_, parameter)) in enumerate(zip(self._sums, self.parameters, strict=True)):
+            if parameter.grad is not None:
+                total.add_(parameter.grad)
+                self._used[at] = True
+                parameter.grad = None
+
+    def divide(self, divisor: float) -> None:
+        """Put the gradient of the global batch into the parameters."""
+        if self._sums is None:
+            grads = [parameter.grad for _, parameter in self.parameters if parameter.grad is not None]
+            torch._foreach_mul_(grads, 1.0 / divisor)
+            return
+        for at, (total, (_, parameter)) in enumerate(zip(self._sums, self.parameters, strict=True)):
+            if self._used[at]:
+                parameter.grad = total.mul_(1.0 / divisor).to(parameter.dtype)
+                total.zero_()
+        self._used = [False] * len(self.parameters)
+
+
+class Single(Strategy[SingleReplica]):
     """Train in this process alone."""
 
     name = "single"
     needs = Needs(max_workers=1)
 
-    def bind(self, program: Program, runtime: Runtime) -> ModelReplica:
-        return ModelReplica(program, runtime)
+    def bind(self, program: Program, runtime: Runtime) -> SingleReplica:
+        return SingleReplica(program, runtime)
 
-    def step(self, replica: ModelReplica, work: Work) -> StepResult:
+    def step(self, replica: SingleReplica, work: Work) -> StepResult:
         step = work.batch.cursor.step
         gradient = replica.compute(work, before_last=lambda gradient: None)
         if not math.isfinite(gradient.loss_sum):
@@ -31,22 +64,21 @@ class Single(Strategy[ModelReplica]):
             raise NonFiniteLoss(step, [0])
         replica.runtime.control.enter(0, step, "update")
         with replica.runtime.spans("update"):
-            grads = [parameter.grad for _, parameter in replica.parameters if parameter.grad is not None]
-            if replica.program.objective.divided and gradient.weight:
-                torch._foreach_mul_(grads, 1.0 / gradient.weight)
-            change = torch.empty(replica.buffers.numel)
+            divided = replica.program.objective.divided and gradient.weight != 0
+            replica.divide(gradient.weight if divided else 1.0)
+            change = torch.empty(replica.buffers.numel, dtype=torch.float64)
             replica.buffers.changes(change)
             replica.update(work.learning_rates, change)
         return StepResult(gradient.loss_sum, gradient.weight, committed_indices(work), work.stop)
 
-    def evaluate(self, replica: ModelReplica, batch: Batch) -> Sums:
+    def evaluate(self, replica: SingleReplica, batch: Batch) -> Sums:
         return replica.evaluate(batch)
 
-    def state(self, replica: ModelReplica) -> ShardedState:
+    def state(self, replica: SingleReplica) -> ShardedState:
         return replica.state()
 
-    def load(self, replica: ModelReplica, state: ShardedState) -> None:
+    def load(self, replica: SingleReplica, state: ShardedState) -> None:
         replica.load(state)
 
-    def initial_learning_rates(self, replica: ModelReplica) -> tuple[float, ...]:
+    def initial_learning_rates(self, replica: SingleReplica) -> tuple[float, ...]:
         return replica.initial_learning_rates

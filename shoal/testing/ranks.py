@@ -3,8 +3,9 @@
     def test_sum(ranks: RankHarness) -> None:
         assert ranks.run(3, lambda session: session.world.rank) == [0, 1, 2]
 
-The function is called with the rank's `Session` and the arguments. Functions, arguments and results are sent by
-cloudpickle between processes of one test, so local functions will do. What a test module defines is sent by value.
+The function is called with the rank's `Session` and the arguments. Functions, arguments and results are
+sent by cloudpickle between processes of one test, so local functions will do. What a test module defines is
+sent by value.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from shoal.comm.control import ControlPage
+from shoal.comm.rendezvous import make_rendezvous, remove_rendezvous
 from shoal.core.world import World
-from shoal.launch.meeting import make_rendezvous, remove_rendezvous
 from shoal.launch.nursery import PRELOAD, Forked, Nursery, Ready, ZygoteLost
 from shoal.launch.parcel import pack, unpack
 from shoal.launch.session import Session, install
@@ -85,7 +87,7 @@ class RankRun:
             "threads": threads,
             "seed": seed,
             "rendezvous": self.rendezvous,
-            "working_directory": os.getcwd(),
+            "working_directory": str(Path.cwd()),
             "search_path": sys.path,
         }
         spec_fd = pack(json.dumps(spec).encode())
@@ -187,9 +189,7 @@ class RankRun:
     def __enter__(self) -> RankRun:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
 
@@ -205,10 +205,9 @@ class RankHarness:
         """The zygote's process id, if it has been started."""
         return self._nursery.pid if self._nursery is not None else None
 
-    def start(
-        self, size: int, function: Callable[..., Any], *args: Any, threads: int = 1, seed: int = 0
-    ) -> RankRun:
-        """Start `size` ranks that call ``function(session, *args)``; use the result in a ``with`` statement."""
+    def start(self, size: int, function: Callable[..., Any], *args: Any, threads: int = 1, seed: int = 0) -> RankRun:
+        """Start `size` ranks that call ``function(session, *args)``; use the result in a ``with``
+        statement."""
         import cloudpickle
 
         if self._nursery is None:
@@ -241,9 +240,7 @@ class RankHarness:
     def __enter__(self) -> RankHarness:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
 
@@ -273,9 +270,7 @@ def rank_main(fds: list[int]) -> NoReturn:
     try:
         attach_output(output_fd, os.dup(output_fd))
         settle_in(f"rank-{spec['rank']}", spec["threads"], spec["seed"], spec["working_directory"])
-        session = Session(
-            World(spec["rank"], spec["size"]), ControlPage(control_fd), rendezvous=spec["rendezvous"]
-        )
+        session = Session(World(spec["rank"], spec["size"]), ControlPage(control_fd), rendezvous=spec["rendezvous"])
         install(session)
         sys.path[:] = spec["search_path"]
         function, args = cloudpickle.loads(unpack(payload_fd))

@@ -7,6 +7,7 @@ must add up to those of both together, and no random number may be drawn.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -50,7 +51,7 @@ def plan_passes(grains: Sequence[Grain], merged: bool, accumulate: int) -> list[
         return [(grain,) for grain in grains]
     count = min(accumulate, len(grains))
     borders = [len(grains) * at // count for at in range(count + 1)] if count else []
-    return [tuple(grains[a:b]) for a, b in zip(borders, borders[1:], strict=False)]
+    return [tuple(grains[a:b]) for a, b in itertools.pairwise(borders)]
 
 
 def why_separate(model: nn.Module, objective: Objective, parts: Sequence[Batch], both: Batch) -> str | None:

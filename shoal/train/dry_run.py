@@ -94,12 +94,13 @@ def _optimizer_slots(spec: RunSpec) -> int:
 def _layers(spec: RunSpec) -> list[dict[str, Any]]:
     rows = []
     for name, module in spec.program.model.named_modules():
-        own = [p for p in module.parameters(recurse=False)]
+        own = list(module.parameters(recurse=False))
         if own:
             shapes = ", ".join("x".join(map(str, p.shape)) for p in own)
             trained = any(p.requires_grad for p in own)
             count = sum(p.numel() for p in own)
-            rows.append({"name": name or "(model)", "kind": type(module).__name__, "shapes": shapes, "parameters": count, "trained": trained})  # fmt: skip
+            row = {"name": name or "(model)", "kind": type(module).__name__, "shapes": shapes, "parameters": count}
+            rows.append({**row, "trained": trained})
     return rows
 
 
@@ -118,12 +119,21 @@ def print_dry_run(spec: RunSpec, as_json: bool) -> None:
     table.add_column("parameters", justify="right")
     rows = shown["model"]
     for row in rows[:_MODEL_ROWS]:
-        table.add_row(row["name"], row["kind"], row["shapes"], f"{row['parameters']:,}" + ("" if row["trained"] else " (frozen)"))
+        table.add_row(
+            row["name"],
+            row["kind"],
+            row["shapes"],
+            f"{row['parameters']:,}" + ("" if row["trained"] else " (frozen)"),
+        )
     if len(rows) > _MODEL_ROWS:
         table.add_row(f"… {len(rows) - _MODEL_ROWS} more", "", "", "")
     table.add_row("total", "", "", f"{sum(p.numel() for p in spec.program.model.parameters()):,}")
     console.print(table)
-    console.print(f"\n[bold]Batch[/]  {shown['config']['global_batch']} samples a step, grains of {shown['config']['grain']}: {shown['grain_because']}")
+    config = shown["config"]
+    console.print(
+        f"\n[bold]Batch[/]  {config['global_batch']} samples a step, grains of {config['grain']}, "
+        f"passes {config['passes']}: {shown['grain_because']}"
+    )
     for rank, share in enumerate(shown["shares"]):
         console.print(f"  worker {rank}: {share} samples of the first batch")
     console.print(f"[bold]Length[/] {shown['total_steps']} steps, {shown['steps_per_epoch']} an epoch")

@@ -10,20 +10,22 @@ import torch
 from shoal.comm.group import Group
 from shoal.core.grains import shares
 from shoal.data.loader import Loader, Request
+from shoal.data.source import Source
 from shoal.strategies.base import Strategy
 
 AUTO_BATCH = 256
 
 
 def evaluate(
-    strategy: Strategy[Any], replica: Any, loader: Loader, samples: int, batch: int, names: Sequence[str],
-    group: Group, weights: Sequence[float],
+    strategy: Strategy[Any], replica: Any, source: Source, batch: int, names: Sequence[str], group: Group,
+    weights: Sequence[float],
 ) -> dict[str, float]:  # fmt: skip
-    """Return the mean of the loss and of each metric over all samples of `loader`. Collective."""
+    """Return the mean of the loss and of each metric over all samples of `source`. Collective."""
+    samples = len(source)
     cuts = [Request(0, start, min(start + batch, samples)) for start in range(0, samples, batch)]
     mine = shares(len(cuts), weights)[group.rank]
     sums = torch.zeros(len(names), 2, dtype=torch.float64)
-    for loaded in loader.stream(cuts[mine.start : mine.stop]):
+    for loaded in Loader(source, seed=0, shuffle=False).stream(cuts[mine.start : mine.stop]):
         result = strategy.evaluate(replica, loaded.batch)
         sums += torch.tensor([result[name] for name in names], dtype=torch.float64)
     group.all_reduce(sums, "adding up the evaluation")

@@ -13,6 +13,7 @@ import socket
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -79,7 +80,9 @@ def _keep_choices(config: Config, run_dir: RunDir) -> Config:
     if not run_dir.exists:
         return config
     saved = run_dir.saved()
-    kept = {name: saved[name] for name in ("grain", "passes") if getattr(config, name) == "auto" and name in saved}
+    kept: dict[str, Any] = {
+        name: saved[name] for name in ("grain", "passes") if getattr(config, name) == "auto" and name in saved
+    }
     return config.model_copy(update=kept)
 
 

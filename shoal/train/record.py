@@ -70,11 +70,11 @@ def parameters_sha256(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, parameter in sorted(module.named_parameters()):
         digest.update(name.encode())
-        digest.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        digest.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
-def summary(
+def summary(  # noqa: PLR0913 - as many facts as the file has
     *, strategy: str, workers: int, cursor: Cursor, account: Account, values: dict[str, float], module: nn.Module,
     status: str, coverage: CoverageTotals, bytes_sent: int, peak_memory: int, spans: dict[str, float], seconds: float,
 ) -> dict[str, Any]:  # fmt: skip

@@ -12,12 +12,24 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from shoal.core.cursor import Batches, Cursor
 from shoal.core.errors import NonFiniteLoss, ShoalError
-from shoal.core.events import Decision, Evaluated, Event, MemberJoined, RunEnded, RunStarted, StepCommitted, Warned
+from shoal.core.events import (
+    Decision,
+    Evaluated,
+    Event,
+    MemberJoined,
+    RunEnded,
+    RunStarted,
+    StepCommitted,
+    Warned,
+)
 from shoal.core.length import Length
 from shoal.core.spans import Spans
 from shoal.data.loader import Loader, Request
+from shoal.data.source import Source
 from shoal.launch.session import Session
 from shoal.strategies.base import Pass, Runtime, StepResult, Work
 from shoal.train.announce import Announcer
@@ -44,6 +56,7 @@ class Run:
         with contextlib.ExitStack() as undo:
             undo.callback(self._closing.close)
             self._spec, self._session, self._strategy = spec, session, spec.strategy
+            self._set_threads(spec.config.threads)
             self._opened = open_run(spec, session, number, self._closing)
             self.config, self._group = self._opened.config, self._opened.group
             self._batches = Batches(len(spec.train), self.config.global_batch, self.config.grain)  # type: ignore[arg-type]  # settled by open_run
@@ -66,6 +79,11 @@ class Run:
 
     # ---- opening
 
+    def _set_threads(self, threads: int) -> None:
+        """The number of threads decides the order of sums within an operation, so it is a setting of the run."""
+        self._closing.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(threads)
+
     def _bind(self) -> Any:
         config = self.config
         runtime = Runtime(
@@ -76,6 +94,7 @@ class Run:
             seed=config.seed,
             clip=config.clip,
             precision=config.precision,
+            exact_sums=config.sums == "float64" or (config.sums == "auto" and not self._opened.cutting.merged),
             bucket_bytes=int(config.comm.bucket_mib * (1 << 20)),
             spans=self._spans,
         )
@@ -91,8 +110,6 @@ class Run:
         )
         self._closing.callback(self._loader.close)
         self._stream = self._loader.stream(self._requests(self.cursor))
-        test = self._spec.test
-        self._test_loader = Loader(test, config.seed, shuffle=False) if test is not None else None
 
     def _make_announcer(self) -> Announcer | None:
         if not self._session.world.is_first:
@@ -157,6 +174,11 @@ class Run:
     def done(self) -> bool:
         return bool(self._stopping) or (self.total_steps is not None and self.cursor.step >= self.total_steps)
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether the workers agreed to stop because they were asked to from outside."""
+        return self._stopping == "interrupted"
+
     def _passes(self, cursor: Cursor) -> list[Any]:
         mine = self._strategy.share(self._batches.at(cursor), self._session.world, self.config.share_weights)
         return plan_passes(mine, self._opened.cutting.merged, self.config.accumulate)
@@ -218,9 +240,7 @@ class Run:
         seconds = self._account.step(result.loss_sum, result.loss_weight, samples, result.bytes_sent)
         if self.cursor.epoch != before.epoch:
             self._coverage.finish_epoch()
-        self._announce(
-            StepCommitted(self.cursor, result.loss, samples, work.learning_rates, seconds, result.timings)
-        )
+        self._announce(StepCommitted(self.cursor, result.loss, samples, work.learning_rates, seconds, result.timings))
         self._spans.take()
 
     def _after_step(self, before: Cursor) -> None:
@@ -234,17 +254,18 @@ class Run:
         for event in self._saver.poll():
             self._announce(event)
 
-    def evaluate(self) -> dict[str, float]:
-        """Evaluate on the test data, all workers together. Empty where there is none."""
-        if self._test_loader is None or self._spec.test is None:
+    def evaluate(self, source: Source | None = None) -> dict[str, float]:
+        """Evaluate on the test data, or on `source`, all workers together. Empty where there is none."""
+        source = source if source is not None else self._spec.test
+        if source is None:
             return {}
         begin = time.perf_counter()
         self._enter("evaluate")
         batch = AUTO_BATCH if self.config.eval_batch == "auto" else self.config.eval_batch
         with self._spans("evaluate"):
             self._values = evaluate(
-                self._strategy, self._replica, self._test_loader, len(self._spec.test), batch,
-                ["loss", *self._spec.program.metrics], self._group, self.config.share_weights,
+                self._strategy, self._replica, source, batch, ["loss", *self._spec.program.metrics], self._group,
+                self.config.share_weights,
             )  # fmt: skip
         self._evaluated = self.cursor
         self._announce(Evaluated(self.cursor, self._values, time.perf_counter() - begin))
@@ -257,9 +278,7 @@ class Run:
         """Begin to save a checkpoint at the cursor."""
         self._enter("save")
         with self._spans("save"):
-            self._saver.save(
-                self._strategy, self._replica, self.cursor, self._coverage, self._account, self._values
-            )
+            self._saver.save(self._strategy, self._replica, self.cursor, self._coverage, self._account, self._values)
 
     def _last_good(self) -> str:
         with contextlib.suppress(ShoalError):
@@ -283,9 +302,8 @@ class Run:
     def finish(self) -> dict[str, Any]:
         """Save what is not saved, evaluate what is not evaluated, write the summary, give everything back."""
         with self._closing:
-            interrupted = self._stopping == "interrupted"
-            status = "interrupted" if interrupted else "stopped" if self._stopping else "completed"
-            if not interrupted and self._evaluated != self.cursor and self.config.eval_every != "never":
+            status = "interrupted" if self.interrupted else "stopped" if self._stopping else "completed"
+            if not self.interrupted and self._evaluated != self.cursor and self.config.eval_every != "never":
                 self.evaluate()
             if self._saver.last_saved != self.cursor and self.config.checkpoint.every != "never":
                 self.save()

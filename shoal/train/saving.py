@@ -42,7 +42,8 @@ class CoverageRecord:
         """The group's counts of the current epoch. Collective."""
         counts = torch.from_numpy(self._epoch.counts.astype(np.int32))
         self._group.all_reduce(counts, "adding up the coverage")
-        return np.minimum(counts.numpy(), 255).astype(np.uint8)
+        clamped: Counts = np.minimum(counts.numpy(), 255).astype(np.uint8)
+        return clamped
 
     def finish_epoch(self) -> None:
         """Judge the epoch that has just ended. Collective."""

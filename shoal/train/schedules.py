@@ -118,9 +118,7 @@ class Steps(Schedule):
 
     def __post_init__(self) -> None:
         if isinstance(self.at, str | Length) or not self.at:
-            raise ConfigError(
-                f"Steps(at={self.at!r}): give a list of lengths such as ['30 epochs', '60 epochs']"
-            )
+            raise ConfigError(f"Steps(at={self.at!r}): give a list of lengths such as ['30 epochs', '60 epochs']")
         object.__setattr__(self, "at", tuple(_parse(self, "at", length) for length in self.at))
         if not (math.isfinite(self.by) and self.by > 0):
             raise ConfigError(f"Steps(by={self.by}): must be a number above 0, such as 0.1")

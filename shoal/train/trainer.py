@@ -135,7 +135,7 @@ class Trainer:
             script=session.script,
             payload=functools.partial(_fit_in_worker, self, config.run_dir),
             layers=session.layers,
-            threads=None if config.threads == "auto" else config.threads,
+            threads=config.threads,
             relay=True,
         )
         outcome = Launcher(job).run()

@@ -38,9 +38,7 @@ class Progress(Callback):
     JSON. `console` and `clock` are for tests and for those who show a run elsewhere.
     """
 
-    def __init__(
-        self, console: Console | None = None, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
+    def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
         self._console = console
         self._clock = clock
         self._display: Display | None = None

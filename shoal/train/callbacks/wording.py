@@ -70,9 +70,7 @@ def result(event: RunEnded, run: RunInfo, elapsed_s: float, saved_step: int | No
     }.get(event.status, f"{event.status} {at}")
     rows: Rows = [("reason", event.reason)] if event.reason else []
     if event.status in FINISHED:
-        final = {
-            name: value for name, value in (event.summary.get("final") or {}).items() if value is not None
-        }
+        final = {name: value for name, value in (event.summary.get("final") or {}).items() if value is not None}
         rows += [(name, figure(final[name])) for name in by_interest(final)]
     if event.summary.get("samples_per_s"):
         rows.append(("speed", rate(event.summary["samples_per_s"])))
@@ -95,9 +93,7 @@ def next_steps(event: RunEnded, run: RunInfo, cores: int | None = None) -> Rows:
     if run.workers < cores:
         rows.append(("on more workers", with_option(anew, "--workers", str(min(cores, run.workers * 2)))))
     if event.status == "completed":
-        option, length = (
-            ("--epochs", run.config.epochs) if run.config.epochs else ("--steps", run.config.steps)
-        )
+        option, length = ("--epochs", run.config.epochs) if run.config.epochs else ("--steps", run.config.steps)
         rows.append(("train on", with_option(command, option, str(2 * (length or 1)))))
     rows.append(("see the plan", with_option(anew, "--dry-run", "")))
     return rows

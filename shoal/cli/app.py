@@ -1,0 +1,48 @@
+"""The commands of `shoal`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from shoal import __version__
+from shoal.cli.settings import print_settings
+from shoal.cli.teaching import TaughtCommand
+from shoal.cli.train import train
+
+app = typer.Typer(
+    name="shoal",
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+app.command(name="train", cls=TaughtCommand)(train)
+
+
+@app.command(name="settings")
+def settings() -> None:
+    """List all settings, with defaults and what they do."""
+    print_settings()
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"shoal {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+]
+
+
+@app.callback(invoke_without_command=True)
+def shoal(context: typer.Context, version: Version = False) -> None:
+    """Train PyTorch models on the machines people actually have: uneven, unreliable, on ordinary Ethernet.
+
+    Start with `shoal train SCRIPT --workers 2`; `shoal train --help` has examples.
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())

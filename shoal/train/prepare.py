@@ -1,0 +1,174 @@
+"""For those who keep a loop of their own: the same run, driven from outside."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+from shoal.core.config import resolve
+from shoal.core.errors import ConfigError, UserError
+from shoal.data.source import Source, open_source
+from shoal.launch.session import Session, SessionEnd, current
+from shoal.strategies.base import Strategy, Work
+from shoal.strategies.objective import LossFunction, make_objective
+from shoal.strategies.program import Metric, OptimizerFactory, Program
+from shoal.strategies.select import choose_strategy
+from shoal.train.callbacks import Callback, default_callbacks
+from shoal.train.dry_run import print_dry_run
+from shoal.train.interrupts import leave
+from shoal.train.metrics import with_defaults
+from shoal.train.run import Run
+from shoal.train.schedules import Schedule, TorchSchedule
+from shoal.train.spec import RunSpec
+from shoal.train.trainer import Result
+
+
+def prepare(
+    model: nn.Module,
+    optimizer: OptimizerFactory | torch.optim.Optimizer,
+    loss: nn.Module | LossFunction,
+    *,
+    metrics: Mapping[str, Metric] | None = None,
+    schedule: Schedule | TorchSchedule | None = None,
+    callbacks: Sequence[Callback] = (),
+    strategy: str | Strategy[Any] | None = None,
+    **settings: Any,
+) -> PreparedRun:
+    """Make a run that your own loop drives::
+
+        run = shoal.prepare(model, optimizer, loss, global_batch=128)
+        for epoch in range(10):
+            for batch in run.batches(data):
+                loss = run.step(batch)
+
+    The parts and settings are those of `Trainer`. The loop runs unchanged under ``shoal train``.
+    """
+    session = current()
+    chosen = strategy.name if isinstance(strategy, Strategy) else strategy
+    layers = [("prepare(...)", {**settings, "strategy": chosen}), *session.layers]
+    if session.launched and session.mode == "train":
+        layers.append(("the launcher", {"workers": session.world.size}))
+    config = resolve(*layers)
+    if not session.launched and config.workers > 1:
+        raise ConfigError(
+            f"workers={config.workers}: a loop of your own is distributed by `shoal train SCRIPT --workers "
+            f"{config.workers}`, not from within"
+        )
+    program = Program(model, make_objective(loss), optimizer, with_defaults(loss, metrics))
+    used = strategy if isinstance(strategy, Strategy) else choose_strategy(config.strategy, config.workers)
+    config = config.model_copy(update={"strategy": used.name})
+
+    def make_spec(train: Source) -> RunSpec:
+        return RunSpec(
+            config=config,
+            program=program,
+            strategy=used,
+            train=train,
+            schedule=schedule,
+            callbacks=(*callbacks, *default_callbacks(config)),
+        )
+
+    return PreparedRun(make_spec, session)
+
+
+class PreparedRun:
+    """A run whose steps you take yourself. It begins with the first call of `batches`, which says on what data, and
+    ends with `finish`, with the end of its ``with`` block, or with the script."""
+
+    def __init__(self, make_spec: Callable[[Source], RunSpec], session: Session) -> None:
+        self._make_spec, self._session = make_spec, session
+        self._run: Run | None = None
+        self._data: object = None
+        self._epochs = 0  # that the caller has asked for
+        self._result: Result | None = None
+
+    def batches(self, data: object) -> Iterator[Work]:
+        """Yield this worker's part of each global batch of one epoch. The first call is epoch 0, and so on; where a
+        run goes on after an interruption, what it has behind it is passed over."""
+        run = self._begin(data)
+        epoch, self._epochs = self._epochs, self._epochs + 1
+        if run.cursor.epoch <= epoch:
+            yield from run.works(epoch)
+        if run.interrupted:
+            self.finish()
+            leave(self._session)
+
+    def step(self, batch: Work) -> float:
+        """Train on what `batches` gave: forward, backward, synchronise, update. Returns the loss of the global
+        batch, which is the same on every worker."""
+        run = self._running()
+        try:
+            return run.step(batch)
+        except BaseException as error:
+            self._run = None
+            run.fail(error)
+            raise
+
+    def evaluate(self, data: object) -> dict[str, float]:
+        """The loss and metrics on `data`, over all workers, exact for any number of them."""
+        return self._running().evaluate(open_source(data, "test"))
+
+    def save(self) -> None:
+        """Write a checkpoint here, besides those that the settings ask for."""
+        self._running().save()
+
+    def finish(self) -> Result:
+        """End the run: save, write the summary. Called again, it gives the same result."""
+        if self._result is None:
+            run = self._running()
+            summary = run.finish()
+            self._run = None
+            self._session.report({"type": "finished", "summary": summary})
+            self._result = Result(summary, Path(run.config.run_dir or "."))
+        return self._result
+
+    def __enter__(self) -> PreparedRun:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._finish_if_open()
+        elif self._run is not None:
+            run, self._run = self._run, None
+            run.fail(error)
+
+    def _begin(self, data: object) -> Run:
+        if self._run is None:
+            if self._result is not None:
+                raise UserError("this run is finished: prepare another one")
+            spec = self._make_spec(open_source(data, "train"))
+            number = self._session.next_fit()
+            if self._session.mode == "dry-run":
+                if self._session.world.is_first:
+                    print_dry_run(spec, self._session.json_output)
+                raise SessionEnd
+            self._data = data
+            self._run = Run(spec, self._session, number)
+            self._session.at_end(self._finish_if_open)
+            if not self._session.launched:
+                atexit.register(self._at_exit)
+        elif data is not self._data:
+            raise UserError("a prepared run trains on one data set: give batches() the same object in every epoch")
+        return self._run
+
+    def _running(self) -> Run:
+        if self._run is None:
+            raise UserError("the run has not begun or is finished: call batches(data) first")
+        return self._run
+
+    def _finish_if_open(self) -> None:
+        if self._run is not None:
+            self.finish()
+
+    def _at_exit(self) -> None:
+        error = getattr(sys, "last_value", None)
+        self.__exit__(type(error) if error is not None else None, error, None)

@@ -1,0 +1,109 @@
+"""Which backend is chosen, and what cannot be chosen."""
+
+from __future__ import annotations
+
+import os
+import platform
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shoal.comm import rendezvous
+from shoal.comm.control import ControlPage
+from shoal.comm.select import choose_backend, make_group
+from shoal.comm.shm import ShmGroup
+from shoal.comm.solo import SoloGroup
+from shoal.core.errors import ConfigError
+from shoal.core.world import World
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def arm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+
+
+def test_processors_of_one_host_share_memory() -> None:
+    name, reason = choose_backend("auto", "cpu")
+    assert name == "shm"
+    assert "memory" in reason
+
+
+@pytest.mark.usefixtures("arm")
+def test_without_total_store_order_gloo_is_chosen_and_the_reason_shown() -> None:
+    name, reason = choose_backend("auto", "cpu")
+    assert name == "gloo"
+    assert "aarch64" in reason
+
+
+@pytest.mark.usefixtures("arm")
+def test_shared_memory_is_refused_without_total_store_order() -> None:
+    with pytest.raises(ConfigError, match=r"comm\.backend=shm.*aarch64.*auto"):
+        choose_backend("shm", "cpu")
+    control = ControlPage()
+    with pytest.raises(ConfigError, match="aarch64"):
+        ShmGroup(control, 0, 1, 1.0)
+    control.close()
+
+
+@pytest.mark.parametrize(
+    ("requested", "device", "reason"),
+    [
+        ("nccl", "cpu", "CUDA"),
+        ("shm", "cuda", "CUDA"),
+        ("glo", "cpu", "did you mean 'gloo'"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_the_reason(requested: str, device: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        choose_backend(requested, device)
+
+
+def test_what_works_is_taken_as_requested() -> None:
+    assert [choose_backend(name, "cpu")[0] for name in ("shm", "gloo")] == ["shm", "gloo"]
+
+
+def test_a_worker_alone_needs_no_backend() -> None:
+    control = ControlPage()
+    assert isinstance(make_group(World(), control, "auto", None, 1.0), SoloGroup)
+    control.close()
+
+
+def test_gloo_without_a_rendezvous_is_refused() -> None:
+    control = ControlPage()
+    with pytest.raises(ConfigError, match="rendezvous"):
+        make_group(World(0, 2), control, "gloo", None, 1.0)
+    control.close()
+
+
+def test_the_launcher_needs_no_torch() -> None:
+    code = (
+        "import sys; sys.argv[0] = 'bin/shoal'\n"
+        "from shoal.comm import rendezvous, select, control\n"
+        "place = rendezvous.make_rendezvous(); select.choose_backend('auto', 'cpu')\n"
+        "rendezvous.remove_rendezvous(place); assert 'torch' not in sys.modules"
+    )
+    root = Path(__file__).resolve().parents[2]
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=root, timeout=60)
+
+
+def test_a_store_keeps_groups_apart_and_is_removed() -> None:
+    place = rendezvous.make_rendezvous()
+    rendezvous.open_store(place, "a", 2, 1.0).set("key", "of a")
+    assert rendezvous.open_store(place, "a", 2, 1.0).get("key") == b"of a"
+    assert not rendezvous.open_store(place, "b", 2, 1.0).check(["key"])
+    rendezvous.remove_rendezvous(place)
+    assert not os.path.exists(place)
+
+
+def test_without_memfd_the_rendezvous_is_a_private_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    place = Path(rendezvous.make_rendezvous())
+    assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
+    rendezvous.open_store(str(place), "a", 2, 1.0).set("key", "of a")
+    rendezvous.remove_rendezvous(str(place))
+    assert not place.parent.exists()

@@ -1,0 +1,106 @@
+"""Accounts of failures: classified, with the user's frames, gathered and rendered."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.core.errors import CollectiveTimeout, ConfigError, PeerLost, ShoalError
+from shoal.launch.failure import Account, Casualty, account_of, account_of_end, causes, render
+from shoal.launch.frames import user_traceback
+
+pytestmark = pytest.mark.unit
+
+
+def raised(source: str, name: str = "user.py") -> BaseException:
+    try:
+        exec(compile(source, name, "exec"), {})
+    except BaseException as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "status"),
+    [
+        (ConfigError("no"), "user", 2),
+        (ShoalError("no"), "exception", 1),
+        (PeerLost("gone"), "peer", 1),
+        (CollectiveTimeout("sum", [1], 2.0), "peer", 1),
+        (SystemExit(4), "exit", 4),
+        (SystemExit("words"), "exit", 1),
+        (SystemExit(256), "exit", 1),
+        (KeyboardInterrupt(), "exception", 1),
+        (ValueError("no"), "exception", 1),
+    ],
+)
+def test_kinds_and_statuses(error: BaseException, kind: str, status: int) -> None:
+    account = account_of(error)
+    assert account is not None
+    assert (account.kind, account.status) == (kind, status)
+    assert Account.from_message(account.to_message()) == account
+
+
+@pytest.mark.parametrize("code", [None, 0])
+def test_a_good_exit_is_no_failure(code: int | None) -> None:
+    assert account_of(SystemExit(code)) is None
+
+
+def test_frames_of_torch_and_of_ours_are_left_out() -> None:
+    source = "import torch\ndef f(x):\n    raise ValueError('bad')\nm = torch.nn.Module()\nm.forward = f\nm(1)"
+    text = user_traceback(raised(source))
+    assert text.count('File "user.py"') == 2
+    assert "nn/modules" not in text
+    assert not text.startswith("Traceback")
+    assert text.endswith("ValueError: bad")
+
+
+def test_an_error_within_torch_ends_at_the_users_line() -> None:
+    text = user_traceback(raised("import torch\ntorch.nn.Linear(2, 2)(torch.ones(3, 3))"))
+    assert 'File "user.py", line 2' in text
+    assert "functional.py" not in text
+    assert "RuntimeError: mat1 and mat2" in text
+
+
+def test_all_frames_are_shown_where_none_are_the_users() -> None:
+    try:
+        account_of_end("x")  # type: ignore[arg-type]
+    except TypeError as error:
+        error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+        assert "failure.py" in user_traceback(error)
+
+
+def test_groups_are_filtered_too() -> None:
+    source = "raise ExceptionGroup('many', [ValueError('one'), KeyError('two')])"
+    text = user_traceback(raised(source))
+    assert "ValueError: one" in text
+    assert "KeyError: 'two'" in text
+
+
+def casualty(rank: int, kind: str, message: str = "m", phase: str = "forward") -> Casualty:
+    return Casualty(rank, Account(kind, message, message), 3, phase)  # type: ignore[arg-type]
+
+
+def test_only_causes_are_shown() -> None:
+    by_rank = {0: casualty(0, "peer"), 1: casualty(1, "signal"), 2: casualty(2, "peer")}
+    assert [one.rank for one in causes(by_rank)] == [1]
+    assert [one.rank for one in causes({0: by_rank[0], 2: by_rank[2]})] == [0, 2]
+
+
+def test_different_failures_are_shown_each_and_equal_ones_once() -> None:
+    by_rank = {0: casualty(0, "exception", "A"), 1: casualty(1, "exception", "B"), 2: casualty(2, "exception", "A")}
+    text = render(by_rank, 3, "here", {})
+    assert text == (
+        "shoal: worker 0 (and 1 other) of 3 failed at step 3 (forward)\n\nA\n\n"
+        "shoal: worker 1 of 3 failed at step 3 (forward)\n\nB"
+    )
+
+
+def test_a_signal_names_the_host_and_the_last_output() -> None:
+    one = Casualty(1, account_of_end(-9), 7, "reduce")
+    text = render({1: one}, 2, "host-b", {1: "its last output:\n  hm"})
+    assert text.startswith("shoal: worker 1 of 2 on host-b failed at step 7 (reduce)\n\nkilled by signal 9 (SIGKILL).")
+    assert text.endswith("its last output:\n  hm")
+
+
+def test_an_unknown_signal_has_a_number() -> None:
+    assert account_of_end(-63).cause == "killed by signal 63"

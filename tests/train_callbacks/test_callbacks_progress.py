@@ -1,0 +1,236 @@
+"""What a run shows: on a terminal, in a log, with --json, however it ends."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from callback_feed import Clock, Feed
+from rich.console import Console
+
+from shoal.core.cursor import Cursor
+from shoal.core.events import CheckpointSaved, Fault, Warned
+from shoal.train.callbacks import Progress
+from shoal.train.callbacks.display import PlainDisplay, Snapshot, bar_line
+from shoal.train.callbacks.pace import Pace, SmoothedLoss
+
+pytestmark = pytest.mark.unit
+HIDE_CURSOR = "\x1b[?25l"
+SHOW_CURSOR = "\x1b[?25h"
+
+
+def shown(tmp_path: Path, terminal: bool, **changes: object) -> tuple[Feed, io.StringIO]:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=terminal, width=120, highlight=False, color_system=None)
+    progress = Progress(console)
+    feed = Feed(progress, tmp_path, **changes)  # type: ignore[arg-type]
+    progress._clock = feed.clock
+    return feed, stream
+
+
+def test_log_has_a_line_at_the_start_one_for_each_evaluation_and_a_block_at_the_end(tmp_path: Path) -> None:
+    feed, stream = shown(tmp_path, terminal=False, epochs=3)
+    feed.start()
+    for _ in range(3):
+        feed.step(12)
+        feed.evaluate()
+    feed.end()
+    lines = stream.getvalue().splitlines()
+    assert lines[0].startswith("training: strategy allreduce, workers 2, model 9,610 parameters")
+    assert len([line for line in lines if line.startswith("epoch ") and "test_accuracy 0.9" in line]) == 3
+    text = stream.getvalue()
+    assert "completed in 1.8 s" in text
+    assert re.search(r"test_accuracy +0\.9611", text)
+    assert "5,120 samples/s" in text
+    assert str(tmp_path) in text
+    assert "--epochs 6" in text
+    assert "\x1b" not in text
+
+
+def test_log_tells_of_each_epoch_where_nothing_is_evaluated(tmp_path: Path) -> None:
+    feed, stream = shown(tmp_path, terminal=False, epochs=3)
+    feed.start()
+    feed.step(36)
+    feed.end()
+    steps = re.findall(r"step (\d+)/36 ", stream.getvalue())
+    assert {"12", "24", "36"} <= set(steps)
+    assert len(steps) == len(set(steps))
+
+
+def test_log_speaks_every_tenth_of_a_long_epoch(tmp_path: Path) -> None:
+    feed, stream = shown(tmp_path, terminal=False, epochs=1, steps_per_epoch=1000, total_steps=1000)
+    feed.step_s = 0.3
+    feed.start()
+    feed.step(11)
+    assert stream.getvalue().count("\n") == 1
+    feed.run = type(feed.run)(**{**vars(feed.run), "total_steps": 100})
+    feed.start()
+    for _ in range(9):
+        feed.cursor = Cursor(0, 1, feed.cursor.step + 9, feed.cursor.samples + 9 * 128)
+        feed.step()
+    assert re.findall(r"step (\d+)/100 ", stream.getvalue()) == [str(n) for n in range(10, 100, 10)]
+
+
+def test_log_speaks_every_ten_seconds_of_a_slow_run(tmp_path: Path) -> None:
+    feed, stream = shown(tmp_path, terminal=False, epochs=100)
+    feed.step_s = 4.0
+    feed.start()
+    feed.step(9)
+    assert re.findall(r"step (\d+)/", stream.getvalue()) == ["3", "6", "9"]
+    assert "32 samples/s" in stream.getvalue()
+    assert "1 h 19 min left" in stream.getvalue()
+
+
+def test_terminal_shows_a_header_a_live_line_and_evaluations_above_it(tmp_path: Path) -> None:
+    feed, stream = shown(tmp_path, terminal=True)
+    feed.step_s = 0.5
+    feed.start()
+    feed.step(12)
+    feed.evaluate()
+    feed.step(12)
+    text = stream.getvalue()
+    assert re.search(r"strategy +allreduce", text)
+    assert "epoch 2/4" in text
+    assert "24/48" in text
+    assert "samples/s" in text
+    assert "left" in text
+    assert "epoch 1/4  step 12/48" in text
+    feed.end()
+    assert "completed in 12 s" in stream.getvalue()
+
+
+def test_terminal_is_redrawn_by_time_not_by_step(tmp_path: Path) -> None:
+    feed, stream = shown(tmp_path, terminal=True)
+    feed.step_s = 1e-4
+    feed.start()
+    feed.step()
+    before = len(stream.getvalue())
+    feed.step(30)
+    assert len(stream.getvalue()) == before
+    feed.clock.now += 0.3
+    feed.step()
+    assert len(stream.getvalue()) > before
+    feed.end()
+
+
+@pytest.mark.parametrize("ending", ["completed", "failed", "interrupted", "close"])
+def test_terminal_is_given_back_however_a_run_ends(tmp_path: Path, ending: str) -> None:
+    feed, stream = shown(tmp_path, terminal=True)
+    before = sys.stdout, sys.stderr
+    feed.start()
+    feed.step(5)
+    # what is killed cannot show the cursor again, so it must be there while the run goes on
+    assert stream.getvalue().rfind(SHOW_CURSOR) > stream.getvalue().rfind(HIDE_CURSOR)
+    if ending == "close":
+        assert isinstance(feed.callback, Progress)
+        feed.callback.close()
+        feed.callback.close()
+    else:
+        feed.end(ending)
+    assert (sys.stdout, sys.stderr) == before
+    assert stream.getvalue().rfind(SHOW_CURSOR) > stream.getvalue().rfind(HIDE_CURSOR)
+    length = len(stream.getvalue())
+    feed.step()
+    assert len(stream.getvalue()) == length
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path, terminal: bool) -> None:
+    feed, stream = shown(tmp_path, terminal)
+    feed.start()
+    feed.step(12)
+    feed.send(CheckpointSaved(feed.cursor, "checkpoints/12", 1000, 0.1))
+    feed.step(2)
+    feed.end("interrupted")
+    text = stream.getvalue()
+    assert "interrupted at step 14 of 48" in text
+    assert re.search(r"checkpoint +step 12", text)
+    assert feed.run.resume_command in text
+    assert "try next" not in text
+
+
+def test_a_run_that_was_stopped_says_why(tmp_path: Path) -> None:
+    feed, stream = shown(tmp_path, terminal=False)
+    feed.start()
+    feed.step(5)
+    feed.end("stopped", "test_loss did not improve")
+    assert "stopped at step 5 of 48" in stream.getvalue()
+    assert "test_loss did not improve" in stream.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_json_output_leaves_stdout_alone(tmp_path: Path, terminal: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    feed, stream = shown(tmp_path, terminal, json_output=True)
+    feed.start()
+    feed.step(12)
+    feed.evaluate()
+    feed.send(Warned("careful"))
+    feed.end()
+    assert stream.getvalue() == ""
+    assert capsys.readouterr().out == ""
+
+
+def test_faults_and_warnings_are_shown_as_they_happen(tmp_path: Path) -> None:
+    feed, stream = shown(tmp_path, terminal=False)
+    feed.start()
+    feed.send(Warned("dropout draws per batch"))
+    feed.send(Fault(9, "worker 1 on host-b", "killed by signal 9"))
+    assert "warning: dropout draws per batch" in stream.getvalue()
+    assert "fault at step 9: worker 1 on host-b: killed by signal 9" in stream.getvalue()
+
+
+def test_a_resumed_run_says_where_it_goes_on(tmp_path: Path) -> None:
+    feed, stream = shown(tmp_path, terminal=False)
+    feed.start(Cursor(epoch=1, batch=3, step=15, samples=1437 + 384))
+    feed.step(10)
+    assert stream.getvalue().startswith("going on from step 15")
+
+
+def test_a_reader_that_has_gone_does_not_end_the_run() -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    display = PlainDisplay(Gone())
+    display.line("one")
+    display.line("two")
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 110, 200])
+def test_the_live_line_fits_any_terminal(width: int) -> None:
+    snapshot = Snapshot(85, 120, 8, 10, 0.6347, 3873.0, 1.1, {"test_loss": 0.46, "test_accuracy": 0.86})
+    line = bar_line(snapshot, width).plain
+    assert len(line) <= max(width, len("epoch 8/10  85/120"))
+    assert line.startswith("epoch 8/10 ")
+    if width >= 110:
+        assert "loss 0.6347" in line
+        assert "3,873 samples/s" in line
+        assert "1.1 s left" in line
+        assert "test_accuracy 0.86" in line
+
+
+def test_pace_is_that_of_the_last_seconds() -> None:
+    clock = Clock(0.0)
+    pace = Pace(clock(), 0, 0, window_s=10.0)
+    assert pace.samples_per_s is None
+    for step in range(1, 101):
+        clock.now += 1.0
+        pace.mark(clock(), step, step * 10)
+    for step in range(101, 141):
+        clock.now += 0.5
+        pace.mark(clock(), step, step * 10)
+    assert pace.samples_per_s == pytest.approx(20.0)
+    assert pace.seconds_left(240) == pytest.approx(50.0)
+
+
+def test_smoothed_loss_starts_at_the_first_and_follows() -> None:
+    loss = SmoothedLoss()
+    assert loss.value is None
+    loss.add(3.0)
+    assert loss.value == pytest.approx(3.0)
+    for _ in range(200):
+        loss.add(1.0)
+    assert loss.value == pytest.approx(1.0, abs=1e-3)
