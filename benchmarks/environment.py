@@ -25,9 +25,7 @@ print(json.dumps({"python": platform.python_version(), "versions": found}))
 
 def describe(python: Path, packages: Iterable[str]) -> dict[str, Any]:
     """Machine, interpreter and versions of `packages` (None where one is missing), as JSON."""
-    asked = subprocess.run(
-        [str(python), "-c", _ASK, *packages], check=True, capture_output=True, text=True, timeout=60
-    )
+    asked = subprocess.run([str(python), "-c", _ASK, *packages], check=True, capture_output=True, text=True, timeout=60)
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": cpu_model(),

@@ -1,8 +1,9 @@
-"""Finished runs, one a line, so that an interrupted benchmark goes on where it was."""
+"""Finished runs, one a line, so that an interrupted benchmark goes on with the round it was in."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +24,21 @@ class Journal:
         if path.exists() and path.stat().st_size:
             head, *lines = [json.loads(line) for line in path.read_text().splitlines()]
             if head != settings:
-                raise SystemExit(
-                    f"{path} was begun with {head}, not {settings}: give another --journal, or remove it"
-                )
+                raise SystemExit(f"{path} was begun with {head}, not {settings}: give another --journal, or remove it")
             for line in lines:
                 self._keep(Run(**line))
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(settings) + "\n")
 
-    def holds(self, peer: str, workload: str, number: int) -> bool:
-        """Whether this run is there and succeeded: one that failed is tried again."""
-        return any(
-            (run.peer, run.workload, run.round) == (peer, workload, number) and run.error is None
-            for run in self.runs
-        )
+    def holds(self, peers: Iterable[str], workload: str, number: int) -> bool:
+        """Whether all of `peers` succeeded in this round. One that is missing makes the round worthless: made up
+        for later, it would be compared with what others did on another machine, as it were."""
+        succeeded = {run.peer for run in self.runs if (run.workload, run.round, run.error) == (workload, number, None)}
+        return succeeded.issuperset(peers)
 
     def add(self, run: Run) -> None:
-        """Keep `run`, in place of an earlier one that failed."""
+        """Keep `run`, in place of an earlier one of the same round."""
         self._keep(run)
         if self._path is not None:
             with self._path.open("a") as file:

@@ -7,7 +7,7 @@ In every round each peer runs once, in an order drawn anew, in processes of its 
 thread each and 64 samples a worker and step. What is measured is samples per second after the first 10
 steps, by each worker's own clock; the slowest counts. What peers have in common is in workloads.py, what is
 their own in runners/. This file needs the standard library only; an interrupted benchmark with --journal
-goes on where it was.
+goes on with the round it was in.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the tables there as Markdown")
     parser.add_argument(
-        "--journal", type=Path, metavar="FILE", help="keep finished runs there, and skip those it has"
+        "--journal", type=Path, metavar="FILE", help="keep finished runs there, and skip the rounds it has"
     )
     parser.add_argument(
         "--python", type=Path, default=ROOT / ".venv-peers/bin/python", help="of the peers' environment"
@@ -100,13 +100,14 @@ def measure(peer: Peer, job: Job, number: int, python: Path) -> Run:
 
 def everything(options: argparse.Namespace, peers: list[Peer], journal: Journal) -> None:
     """Run all rounds, saying on standard error how far it is."""
-    plan = []
-    for number in range(options.rounds):
-        for workload in options.workloads:
-            order = random.Random(f"{options.seed}/{number}/{workload}").sample(peers, len(peers))
-            plan += [
-                (number, workload, peer) for peer in order if not journal.holds(peer.name, workload, number)
-            ]
+    names = [peer.name for peer in peers]
+    plan = [
+        (number, workload, peer)
+        for number in range(options.rounds)
+        for workload in options.workloads
+        if not journal.holds(names, workload, number)
+        for peer in random.Random(f"{options.seed}/{number}/{workload}").sample(peers, len(peers))
+    ]
     begin = time.perf_counter()
     for done, (number, workload, peer) in enumerate(plan):
         with tempfile.TemporaryDirectory(prefix="peers-") as directory:
@@ -130,9 +131,7 @@ def main() -> None:
     options = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is running is ended too
     if not options.python.exists():
-        raise SystemExit(
-            f"{options.python} does not exist: run benchmarks/setup_peers.sh first, or give --python"
-        )
+        raise SystemExit(f"{options.python} does not exist: run benchmarks/setup_peers.sh first, or give --python")
     chosen = [PEERS[name] for name in PEERS if name in options.peers]
     environment = describe(options.python, sorted({"torch", *(peer.package for peer in chosen)}))
     skipped = missing(options.python, chosen, environment["versions"])
@@ -149,12 +148,8 @@ def main() -> None:
     journal = Journal(options.journal, settings)
     everything(options, [peer for peer in chosen if peer.name not in skipped], journal)
 
-    titles = {
-        peer.name: f"{peer.title} {environment['versions'][peer.package] or ''}".rstrip() for peer in chosen
-    }
-    tables = [
-        report.table(journal.runs, name, titles, skipped, YARDSTICK, OURS) for name in options.workloads
-    ]
+    titles = {peer.name: f"{peer.title} {environment['versions'][peer.package] or ''}".rstrip() for peer in chosen}
+    tables = [report.table(journal.runs, name, titles, skipped, YARDSTICK, OURS) for name in options.workloads]
     text = "\n\n".join(tables)
     caption = (
         f"{WORKERS} workers with one thread each, {BATCH} samples a worker and step, "

@@ -36,9 +36,7 @@ def run(workload: str, steps: int, every: str, python: Path) -> tuple[dict[str, 
             raise SystemExit(f"{' '.join(command)}: {done.reason()}\n{done.log}")
         summary = json.loads((directory / "run" / "summary.json").read_text())
         events = [json.loads(line) for line in (directory / "run" / "events.jsonl").read_text().splitlines()]
-    times = {
-        event["kind"]: event["time"] for event in events if event["kind"] in ("run_started", "run_ended")
-    }
+    times = {event["kind"]: event["time"] for event in events if event["kind"] in ("run_started", "run_ended")}
     return summary, times["run_ended"] - times["run_started"]
 
 

@@ -61,9 +61,7 @@ def table(timings: dict[str, list[dict[str, float]]]) -> str:
         lines.append(f"| {COMMANDS[name].title} | {first.median:.2f} s | {spread} | {whole.median:.2f} s |")
     ratio = ratios(timings)
     if ratio is not None:
-        within = (
-            f", 95 % interval {ratio.interval[0]:.2f} to {ratio.interval[1]:.2f}" if ratio.interval else ""
-        )
+        within = f", 95 % interval {ratio.interval[0]:.2f} to {ratio.interval[1]:.2f}" if ratio.interval else ""
         lines += [
             "",
             f"`shoal train` takes {ratio.median:.2f} times as long as torchrun to the first step{within}.",

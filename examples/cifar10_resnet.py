@@ -128,13 +128,10 @@ def parse_arguments() -> argparse.Namespace:
         metavar="DIR",
         help="directory with train.parquet and test.parquet: columns `image` (JPEG bytes), `label` (0 to 9)",
     )
-    parser.add_argument(
-        "--epochs", type=int, default=164, help="the paper's 64,000 steps (default: %(default)s)"
-    )
+    parser.add_argument("--epochs", type=int, default=164, help="the paper's 64,000 steps (default: %(default)s)")
+    parser.add_argument("--global-batch", type=int, default=128, help="images to a step (default: %(default)s)")
     parser.add_argument("--depth", type=int, default=20, help="6n + 2 layers (default: %(default)s)")
-    parser.add_argument(
-        "--limit", type=int, metavar="N", help="use the first N images only, for a quick look"
-    )
+    parser.add_argument("--limit", type=int, metavar="N", help="use the first N images only, for a quick look")
     arguments = parser.parse_args()
     for name in ("train.parquet", "test.parquet"):
         if not (arguments.data / name).is_file():
@@ -155,7 +152,7 @@ def main() -> None:
         schedule=shoal.schedules.Steps(at=[f"{half:g} epochs", f"{three_quarters:g} epochs"]),
         train=Cifar10(arguments.data / "train.parquet", augment=True, limit=arguments.limit),
         test=Cifar10(arguments.data / "test.parquet", augment=False, limit=arguments.limit),
-        global_batch=128,
+        global_batch=arguments.global_batch,
         epochs=arguments.epochs,
     )
     trainer.fit()

@@ -154,21 +154,16 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a character-level GPT on a text file.")
     parser.add_argument("--data", type=Path, required=True, metavar="FILE", help="a text file (UTF-8)")
     parser.add_argument("--epochs", type=int, default=10, help="(default: %(default)s)")
-    parser.add_argument(
-        "--limit", type=int, metavar="N", help="use the first N characters only, for a quick look"
-    )
-    parser.add_argument(
-        "--context", type=int, default=128, help="characters in a window (default: %(default)s)"
-    )
+    parser.add_argument("--limit", type=int, metavar="N", help="use the first N characters only, for a quick look")
+    parser.add_argument("--context", type=int, default=128, help="characters in a window (default: %(default)s)")
+    parser.add_argument("--global-batch", type=int, default=64, help="windows to a step (default: %(default)s)")
     parser.add_argument("--layers", type=int, default=4, help="(default: %(default)s)")
     parser.add_argument("--heads", type=int, default=4, help="(default: %(default)s)")
     parser.add_argument("--width", type=int, default=128, help="(default: %(default)s)")
     parser.add_argument("--dropout", type=float, default=0.1, help="(default: %(default)s)")
     arguments = parser.parse_args()
     if not arguments.data.is_file():
-        parser.error(
-            f"--data {arguments.data}: there is no such file. Give a text file (UTF-8) of your choice"
-        )
+        parser.error(f"--data {arguments.data}: there is no such file. Give a text file (UTF-8) of your choice")
     return arguments
 
 
@@ -188,12 +183,10 @@ def main() -> None:
         model=lambda: GPT(config),
         loss=next_character_loss,
         optimizer=adamw,
-        schedule=shoal.schedules.Cosine(
-            total=f"{arguments.epochs} epochs", warmup=f"{arguments.epochs / 20:g} epochs"
-        ),
+        schedule=shoal.schedules.Cosine(total=f"{arguments.epochs} epochs", warmup=f"{arguments.epochs / 20:g} epochs"),
         train=Windows(text[:border], config.context),
         test=Windows(text[border:], config.context),
-        global_batch=64,
+        global_batch=arguments.global_batch,
         epochs=arguments.epochs,
         clip={"norm": 1.0},
     )

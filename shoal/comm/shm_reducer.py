@@ -178,8 +178,10 @@ class ShmReducer(BucketReducer):
             mine, theirs = parts[rank], parts[1 - rank]
             torch.add(parts[0], parts[1], out=mine)
             if factor != 1.0:
-                mine.mul_(factor)
-            theirs.copy_(mine)
+                torch.mul(mine, factor, out=theirs)
+                mine.copy_(theirs)
+            else:
+                theirs.copy_(mine)
 
     def _factor(self) -> float:
         """One over the sum of all weights, in float64 and in the order of ranks; 1 where the sum is zero."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -79,7 +79,7 @@ class WorkerSpec:
     search_path: tuple[str, ...]
 
     def to_json(self) -> bytes:
-        return json.dumps(asdict(self), default=_plain).encode()
+        return json.dumps(vars(self), default=_plain).encode()
 
     @staticmethod
     def from_json(data: bytes) -> WorkerSpec:
@@ -92,7 +92,9 @@ class WorkerSpec:
 
 def _plain(value: object) -> object:
     """Settings may hold values of their own: groups such as `Clip`, lengths, which are written as text."""
-    return value.model_dump(mode="json", exclude_unset=True) if isinstance(value, BaseModel) else str(value)
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", exclude_unset=True)
+    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from shoal.launch.zygote import MESSAGE_BYTES
 
 # torch._dynamo: the first optimizer that is built imports it, which takes as long as torch itself
 PRELOAD = (
-    "numpy",
+    "numpy.random",
     "torch",
     "torch._dynamo",
     "torch.distributed",
@@ -145,6 +144,8 @@ class Nursery:
     def close(self, deadline_s: float = 8.0) -> None:
         """End the zygote and all its children; returns when they are gone. May be called twice."""
         if self._channel.fileno() >= 0:
+            if self._keys == 0:  # no children: nothing is lost by not waiting for its imports
+                self._process.kill()
             with contextlib.suppress(ShoalError):
                 self._send({"request": "end"}, ())
             self._wait(deadline_s)
@@ -160,9 +161,8 @@ class Nursery:
         try:
             return self._process.wait(deadline_s)
         except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGKILL)
-            return self._process.wait()
+            self._process.kill()
+            return self._process.wait(deadline_s)
 
     def _send(self, request: dict[str, object], fds: Sequence[int]) -> None:
         data = json.dumps(request).encode()

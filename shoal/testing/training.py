@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from shoal.core.config import resolve
 from shoal.core.cursor import GlobalBatch
@@ -57,6 +57,8 @@ class RankRecord:
     summary: dict[str, Any] = field(default_factory=dict)
     failure: Failure | None = None
     first_step: int = 0
+    hooks_left: int = 0  # on the user's model, after the run
+    afterwards: dict[str, Tensor] = field(default_factory=dict)  # parameters after one more step in plain PyTorch
 
 
 class Recording(Strategy[Any]):
@@ -145,8 +147,34 @@ def train(session: Session, order: Order) -> RankRecord:
         record.summary = run.finish()
     except NonFiniteLoss as error:
         run.fail(error)
-    record.held = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    record.held = _copies(model)
+    record.hooks_left = count_hooks(model)
+    if order.plan.precision == "float32" and record.failure is None:
+        step_in_plain_pytorch(model, order.plan)
+        record.afterwards = _copies(model)
     return record
+
+
+def _copies(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def count_hooks(model: nn.Module) -> int:
+    """How many hooks hang on a model's modules and parameters."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    on_modules = sum(len(getattr(module, kind)) for module in model.modules() for kind in kinds)
+    kinds = ("_backward_hooks", "_post_accumulate_grad_hooks")
+    return on_modules + sum(len(getattr(p, kind) or ()) for p in model.parameters() for kind in kinds)
+
+
+def step_in_plain_pytorch(model: nn.Module, plan: Plan) -> None:
+    """One step on a few samples with a new optimizer, as anyone would go on with a trained model."""
+    batch = tuple(tensor[:8] for tensor in plan.what.train(plan.samples))
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    model.eval()  # without draws
+    total = make_objective(plan.what.loss)(model, batch).total
+    total.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
 
 
 def train_all(session: Session, orders: Sequence[Order]) -> list[RankRecord]:

@@ -104,6 +104,14 @@ def _layers(spec: RunSpec) -> list[dict[str, Any]]:
     return rows
 
 
+def _readable(size_bytes: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes:.4g} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:.4g} GiB"
+
+
 def print_dry_run(spec: RunSpec, as_json: bool) -> None:
     """Show the plan on standard output, for a person or as JSON."""
     shown = plan(spec)
@@ -137,6 +145,6 @@ def print_dry_run(spec: RunSpec, as_json: bool) -> None:
     for rank, share in enumerate(shown["shares"]):
         console.print(f"  worker {rank}: {share} samples of the first batch")
     console.print(f"[bold]Length[/] {shown['total_steps']} steps, {shown['steps_per_epoch']} an epoch")
-    memory = {name: f"{size / (1 << 20):.1f} MiB" for name, size in shown["memory"].items()}
+    memory = {name: _readable(size) for name, size in shown["memory"].items()}
     console.print("[bold]Memory[/] of one worker, about: " + ", ".join(f"{k} {v}" for k, v in memory.items()))
     console.print("\nNothing was trained and nothing was written (--dry-run).")

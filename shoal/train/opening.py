@@ -10,18 +10,19 @@ import hashlib
 import json
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from shoal.comm.group import Group
 from shoal.comm.select import make_group
 from shoal.core.config import Config
-from shoal.core.errors import UserError
-from shoal.core.world import Member, View
+from shoal.core.errors import ConfigError, UserError
+from shoal.core.world import Member, View, World
 from shoal.launch.rundir import RunDir, default_path
 from shoal.launch.session import Session
 from shoal.train.cutting import Cutting, choose, why_separate
@@ -35,6 +36,7 @@ _PROBE_SAMPLES = 8
 class Opened:
     """What the workers agreed on. `config` is complete: the grain is a number."""
 
+    world: World
     group: Group
     view: View
     run_dir: RunDir
@@ -45,8 +47,9 @@ class Opened:
 def open_run(spec: RunSpec, session: Session, number: int, closing: contextlib.ExitStack) -> Opened:
     """Form the group, agree, and make the run directory. Collective. What must be closed goes to `closing`."""
     config = spec.config
+    world = _place(session.world, config.device)
     group = make_group(
-        session.world, session.control, config.comm.backend, session.rendezvous, config.comm.timeout_s, number
+        world, session.control, config.comm.backend, session.rendezvous, config.comm.timeout_s, number
     )
     closing.callback(group.close)
     initialise(spec.program.model, config.init, config.seed)
@@ -62,7 +65,17 @@ def open_run(spec: RunSpec, session: Session, number: int, closing: contextlib.E
         session.report({"type": "started", "run_dir": str(run_dir.path)})
     me = json.dumps([session.world.rank, socket.gethostname(), os.getpid()]).encode()
     members = tuple(Member("worker", *json.loads(word)) for word in group.gather_bytes(me, "greeting"))
-    return Opened(group, View(number, members), run_dir, config, cutting)
+    return Opened(world, group, View(number, members), run_dir, config, cutting)
+
+
+def _place(world: World, device: str) -> World:
+    """Where this worker computes: a GPU of its own where there are any, unless the user says otherwise."""
+    available = torch.cuda.is_available()
+    if device == "cuda" and not available:
+        raise ConfigError("device=cuda, but PyTorch sees no GPU here: use --set device=cpu")
+    if device == "cpu" or not available:
+        return world
+    return replace(world, device=f"cuda:{world.rank % torch.cuda.device_count()}")
 
 
 def _locate(spec: RunSpec, session: Session, number: int, group: Group) -> RunDir:

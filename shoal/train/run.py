@@ -87,7 +87,7 @@ class Run:
     def _bind(self) -> Any:
         config = self.config
         runtime = Runtime(
-            world=self._session.world,
+            world=self._opened.world,
             view=self._opened.view,
             group=self._group,
             control=self._session.control,

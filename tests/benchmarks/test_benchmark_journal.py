@@ -21,15 +21,22 @@ def test_finished_runs_are_found_again(tmp_path: Path) -> None:
     first.add(BAD)
     second = Journal(path, {"steps": 3})
     assert second.runs == [GOOD, BAD]
-    assert second.holds("ddp", "mlp", 0)
-    assert not second.holds("ddp", "mlp", 1)
+    assert second.holds(["ddp"], "mlp", 0)
+    assert not second.holds(["ddp"], "mlp", 1)
+    assert not second.holds(["ddp"], "resnet20", 0)
+
+
+def test_a_round_with_a_gap_is_run_as_a_whole(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl", {})
+    journal.add(GOOD)
+    assert not journal.holds(["ddp", "ray"], "mlp", 0)
 
 
 def test_a_failed_run_is_tried_again_and_replaced(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     journal = Journal(path, {})
     journal.add(BAD)
-    assert not journal.holds("shoal", "mlp", 0)
+    assert not journal.holds(["shoal"], "mlp", 0)
     better = Run("shoal", "mlp", 0, 0.5, 3.0, 200.0, 1.0)
     journal.add(better)
     assert journal.runs == Journal(path, {}).runs == [better]

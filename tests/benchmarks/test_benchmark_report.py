@@ -12,9 +12,7 @@ from benchmarks.report import Figures, Run, disagreement, ratios, summary, table
 pytestmark = pytest.mark.unit
 
 
-def run(
-    peer: str, number: int, samples_per_s: float | None, checksum: float = 1.0, error: str | None = None
-) -> Run:
+def run(peer: str, number: int, samples_per_s: float | None, checksum: float = 1.0, error: str | None = None) -> Run:
     return Run(peer, "mlp", number, 0.0, 1.0, samples_per_s, checksum if error is None else None, error)
 
 
@@ -110,6 +108,4 @@ def test_the_summary_holds_the_same_figures() -> None:
     runs = [run("ddp", n, 100.0 + n) for n in range(9)] + [run("shoal", n, 200.0) for n in range(9)]
     figures = summary(runs, ["mlp"], ["ddp", "shoal"], "ddp", "shoal")["mlp"]
     assert figures["ddp"]["samples_per_s"]["median"] == 104
-    assert figures["shoal"]["times_yardstick"]["median"] == pytest.approx(
-        median(200 / (100 + n) for n in range(9))
-    )
+    assert figures["shoal"]["times_yardstick"]["median"] == pytest.approx(median(200 / (100 + n) for n in range(9)))

@@ -201,7 +201,7 @@ def test_lbfgs_is_refused_with_the_entry_named() -> None:
 
     for _ in range(3):
         optimizer.step(closure)  # type: ignore[no-untyped-call]  # torch has no type for this one
-    with pytest.raises(CheckpointError, match="LBFGS keeps '.*' for weight, which holds a Tensor"):
+    with pytest.raises(CheckpointError, match=r"LBFGS keeps '.*' for weight, which holds a Tensor"):
         dump_optimizer(optimizer, names_of(model))
 
 

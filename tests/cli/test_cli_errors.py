@@ -89,7 +89,7 @@ def test_file(script: Path, tmp_path: Path, text: str, message: str) -> None:
 
 def test_a_file_that_is_not_there(script: Path, tmp_path: Path) -> None:
     (tmp_path / "value.yaml").write_text("")
-    message = refused(shoal("train", str(script), "--config", str(tmp_path / "valu.yaml")))
+    message = refused(shoal("train", str(script), "--config", str(tmp_path / "values.yaml")))
     assert "there is no such file: did you mean" in message
     assert "value.yaml" in message
 
@@ -100,7 +100,7 @@ def test_a_script_that_is_not_there(script: Path, tmp_path: Path) -> None:
 
 
 def test_a_command_that_is_not_there() -> None:
-    assert "Did you mean 'train'?" in refused(shoal("trian"))
+    assert "Did you mean 'train'?" in refused(shoal("trains"))
     assert "SCRIPT" in refused(shoal("train"))
 
 

@@ -62,11 +62,11 @@ def test_an_error_within_torch_ends_at_the_users_line() -> None:
 
 
 def test_all_frames_are_shown_where_none_are_the_users() -> None:
-    try:
+    with pytest.raises(TypeError) as caught:
         account_of_end("x")  # type: ignore[arg-type]
-    except TypeError as error:
-        error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
-        assert "failure.py" in user_traceback(error)
+    error = caught.value
+    assert error.__traceback__ is not None
+    assert "failure.py" in user_traceback(error.with_traceback(error.__traceback__.tb_next))
 
 
 def test_groups_are_filtered_too() -> None:

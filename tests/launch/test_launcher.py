@@ -228,7 +228,7 @@ def test_a_payload_comes_by_descriptor(launches: Launches, capsys: pytest.Captur
 def test_what_cannot_be_sent_is_a_mistake(launches: Launches) -> None:
     lock = threading.Lock()
     with pytest.raises(UserError, match="cannot be sent to the workers"):
-        launches.payload(lambda: lock.acquire())
+        launches.payload(lock.acquire)
 
 
 def test_an_error_of_a_payload_is_for_the_caller_to_raise(
@@ -255,7 +255,7 @@ def test_impossible_jobs_are_refused() -> None:
 
 def test_many_launches_leave_no_descriptors(launches: Launches) -> None:
     def descriptors() -> set[str]:
-        return set(os.listdir("/proc/self/fd"))
+        return {entry.name for entry in Path("/proc/self/fd").iterdir()}
 
     launches.run("", workers=2)
     before = descriptors()

@@ -38,7 +38,7 @@ def test_the_default_path_names_script_and_time() -> None:
 
 def test_a_new_directory_holds_the_whole_configuration(tmp_path: Path, script: str) -> None:
     run_dir = RunDir(tmp_path / "a" / "run")
-    assert not run_dir.exists
+    assert RunDir(run_dir.path).exists is False
     run_dir.create(config(seed=5), script)
     assert run_dir.exists
     saved = run_dir.saved()

@@ -152,6 +152,15 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path, terminal: bool) ->
     assert "try next" not in text
 
 
+def test_why_a_run_failed_is_left_to_whoever_started_it(tmp_path: Path) -> None:
+    feed, stream = shown(tmp_path, terminal=False)
+    feed.start()
+    feed.step(5)
+    feed.end("failed", "ZeroDivisionError: division by zero")
+    assert "failed at step 5 of 48" in stream.getvalue()
+    assert "ZeroDivisionError" not in stream.getvalue()
+
+
 def test_a_run_that_was_stopped_says_why(tmp_path: Path) -> None:
     feed, stream = shown(tmp_path, terminal=False)
     feed.start()
@@ -180,6 +189,35 @@ def test_faults_and_warnings_are_shown_as_they_happen(tmp_path: Path) -> None:
     feed.send(Fault(9, "worker 1 on host-b", "killed by signal 9"))
     assert "warning: dropout draws per batch" in stream.getvalue()
     assert "fault at step 9: worker 1 on host-b: killed by signal 9" in stream.getvalue()
+
+
+def test_what_is_noted_before_the_run_begins_is_shown_when_it_does(tmp_path: Path) -> None:
+    feed, stream = shown(tmp_path, terminal=False)
+    feed.send(Warned("a checkpoint is damaged"))
+    assert stream.getvalue() == ""
+    feed.start()
+    feed.start()
+    assert stream.getvalue().count("warning: a checkpoint is damaged") == 1
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_run_of_open_length_is_told_by_time_and_epoch(tmp_path: Path, terminal: bool) -> None:
+    feed, stream = shown(tmp_path, terminal, total_steps=0)
+    feed.step_s = 0.01
+    feed.start()
+    feed.step(11)
+    assert stream.getvalue().count("loss") == (1 if terminal else 0)
+    feed.step(2)
+    feed.step_s = 11.0
+    feed.step()
+    feed.end()
+    text = stream.getvalue()
+    assert "epoch 2" in text
+    assert "/0" not in text
+    assert " left" not in text
+    assert "train on" not in text
+    if not terminal:
+        assert re.findall(r"step (\d+) ", text) == ["12", "14"]
 
 
 def test_a_resumed_run_says_where_it_goes_on(tmp_path: Path) -> None:

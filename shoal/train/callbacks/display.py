@@ -18,7 +18,7 @@ from shoal.train.callbacks import wording
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Where the run is, as far as a display shows it."""
+    """Where the run is, as far as a display shows it. A total of 0 is a length that is open."""
 
     step: int
     total_steps: int
@@ -30,8 +30,12 @@ class Snapshot:
     evaluation: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def fraction(self) -> float:
-        return min(1.0, self.step / self.total_steps) if self.total_steps else 1.0
+    def place(self) -> tuple[str, str]:
+        """The epoch and the step, in words."""
+        return (
+            f"epoch {wording.of(self.epoch, self.epochs)}",
+            f"step {wording.of(self.step, self.total_steps)}",
+        )
 
 
 class Display(ABC):
@@ -81,7 +85,7 @@ class PlainDisplay(Display):
             self._lost = True
 
     def show(self, snapshot: Snapshot) -> None:
-        parts = [f"epoch {snapshot.epoch}/{snapshot.epochs}", f"step {snapshot.step}/{snapshot.total_steps}"]
+        parts = [*snapshot.place]
         if snapshot.loss is not None:
             parts.append(f"loss {wording.figure(snapshot.loss)}")
         if snapshot.samples_per_s is not None:
@@ -136,8 +140,8 @@ class TerminalDisplay(Display):
 
 def bar_line(snapshot: Snapshot, width: int, ascii_only: bool = False) -> Text:
     """The live line: epoch, bar, steps, loss, speed, time left, last evaluation, as far as there is room."""
-    head = f"epoch {snapshot.epoch}/{snapshot.epochs} "
-    facts = [f" {snapshot.step:,}/{snapshot.total_steps:,}"]
+    head = f"{snapshot.place[0]} "
+    facts = [f" {wording.of(snapshot.step, snapshot.total_steps)}"]
     if snapshot.loss is not None:
         facts.append(f"  loss {wording.figure(snapshot.loss)}")
     if snapshot.samples_per_s is not None:
@@ -147,12 +151,12 @@ def bar_line(snapshot: Snapshot, width: int, ascii_only: bool = False) -> Text:
     if snapshot.evaluation:
         name = wording.by_interest(snapshot.evaluation)[0]
         facts.append(f"  {name} {wording.figure(snapshot.evaluation[name])}")
-    shortest_bar = 10
+    longest_bar, shortest_bar = (40, 10) if snapshot.total_steps else (0, 0)
     while len(facts) > 1 and len(head) + shortest_bar + sum(map(len, facts)) > width:
         facts.pop()
     room = width - len(head) - sum(map(len, facts))
-    cells = max(0, min(40, room))
-    full = int(cells * snapshot.fraction)
+    cells = max(0, min(longest_bar, room))
+    full = cells * min(snapshot.step, snapshot.total_steps) // max(1, snapshot.total_steps)
     done, left = ("#", "-") if ascii_only else ("━", "━")
     return Text.assemble(
         (head, "bold"), (done * full, "cyan"), (left * (cells - full), "bright_black"), "".join(facts),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -43,6 +44,7 @@ class Progress(Callback):
         self._clock = clock
         self._display: Display | None = None
         self._live = False
+        self._waiting: list[tuple[str, str]] = []  # what was noted before the run began
 
     def on_run_started(self, event: RunStarted, run: RunInfo) -> None:
         self.close()
@@ -61,6 +63,9 @@ class Progress(Callback):
         self._display = self._open()
         title = "training" if event.cursor.step == 0 else f"going on from step {event.cursor.step:,}"
         self._display.start(title, wording.header(run))
+        for text, style in self._waiting:
+            self._display.line(text, style)
+        self._waiting = []
         if self._live:
             self._display.show(self._snapshot(run))
 
@@ -73,7 +78,7 @@ class Progress(Callback):
         self._loss.add(event.loss)
         self._epoch_to_tell = cursor.batch == 0 and not self._live
         now = self._clock()
-        if now < self._next_refresh and cursor.step < run.total_steps:
+        if now < self._next_refresh and cursor.step != run.total_steps:
             return
         self._next_refresh = now + _REFRESH_S
         self._pace.mark(now, cursor.step, cursor.samples)
@@ -88,7 +93,7 @@ class Progress(Callback):
         self._evaluation = dict(event.values)
         self._cursor = event.cursor
         at = self._snapshot(run)
-        parts = [f"epoch {at.epoch}/{at.epochs}", f"step {at.step:,}/{at.total_steps:,}"]
+        parts = [*at.place]
         if at.loss is not None:
             parts.append(f"loss {wording.figure(at.loss)}")
         parts.append(wording.values(event.values))
@@ -142,10 +147,10 @@ class Progress(Callback):
             step=self._cursor.step,
             total_steps=run.total_steps,
             epoch=max(1, -(-self._cursor.step // per_epoch)),
-            epochs=max(1, -(-run.total_steps // per_epoch)),
+            epochs=-(-run.total_steps // per_epoch),
             loss=self._loss.value,
             samples_per_s=self._pace.samples_per_s,
-            seconds_left=self._pace.seconds_left(run.total_steps),
+            seconds_left=self._pace.seconds_left(run.total_steps) if run.total_steps else None,
             evaluation=self._evaluation,
         )
 
@@ -161,10 +166,14 @@ class Progress(Callback):
         self._next_line_step = self._line_step(self._cursor.step, run)
 
     def _line_step(self, step: int, run: RunInfo) -> int:
-        """The next step that a line should tell of: the next tenth of the run."""
+        """The next step that a line should tell of: the next tenth of the run, where its length is known."""
+        if not run.total_steps:
+            return sys.maxsize
         tenth = max(1, run.total_steps // _LINES_A_RUN)
         return (step // tenth + 1) * tenth
 
     def _note(self, text: str, style: str) -> None:
-        if self._display is not None:
+        if self._display is None:
+            self._waiting.append((text, style))
+        else:
             self._display.line(text, style)

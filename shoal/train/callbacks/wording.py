@@ -35,6 +35,11 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def of(count: int, total: int) -> str:
+    """``24/48``, or the count alone where the length of the run is open."""
+    return f"{count:,}/{total:,}" if total else f"{count:,}"
+
+
 def values(measured: Mapping[str, float]) -> str:
     return "  ".join(f"{name} {figure(value)}" for name, value in measured.items())
 
@@ -63,13 +68,14 @@ def header(run: RunInfo) -> Rows:
 
 def result(event: RunEnded, run: RunInfo, elapsed_s: float, saved_step: int | None) -> tuple[str, Rows]:
     """How the run ended: a title, and what came out of it."""
-    at = f"at step {event.cursor.step:,} of {run.total_steps:,}"
+    at = f"at step {event.cursor.step:,}" + (f" of {run.total_steps:,}" if run.total_steps else "")
     title = {
         "completed": f"completed in {duration(elapsed_s)}",
         "stopped": f"stopped {at} after {duration(elapsed_s)}",
     }.get(event.status, f"{event.status} {at}")
-    rows: Rows = [("reason", event.reason)] if event.reason else []
-    if event.status in FINISHED:
+    rows: Rows = []
+    if event.status in FINISHED:  # why a run failed is shown by whoever started it, with its place
+        rows += [("reason", event.reason)] if event.reason else []
         final = {name: value for name, value in (event.summary.get("final") or {}).items() if value is not None}
         rows += [(name, figure(final[name])) for name in by_interest(final)]
     if event.summary.get("samples_per_s"):
@@ -92,7 +98,7 @@ def next_steps(event: RunEnded, run: RunInfo, cores: int | None = None) -> Rows:
     anew = with_option(command, "--run-dir", None)
     if run.workers < cores:
         rows.append(("on more workers", with_option(anew, "--workers", str(min(cores, run.workers * 2)))))
-    if event.status == "completed":
+    if event.status == "completed" and run.total_steps:
         option, length = ("--epochs", run.config.epochs) if run.config.epochs else ("--steps", run.config.steps)
         rows.append(("train on", with_option(command, option, str(2 * (length or 1)))))
     rows.append(("see the plan", with_option(anew, "--dry-run", "")))
