@@ -29,10 +29,10 @@ def ranks(_zygote: RankHarness) -> RankHarness:
     return _zygote
 
 
-def children(parent: int | str = "self") -> set[int]:
+def children() -> set[int]:
     """The processes, zombies included, whose parent is this one."""
     found: set[int] = set()
-    for task in Path(f"/proc/{parent}/task").iterdir():
+    for task in Path("/proc/self/task").iterdir():
         try:
             found.update(int(pid) for pid in (task / "children").read_text().split())
         except FileNotFoundError:  # a thread that has just ended
@@ -79,13 +79,17 @@ def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     before = children(), _named_threads(), _shared_files()
     yield
     tolerated = {getattr(resource_tracker._resource_tracker, "_pid", None)}
-    zygote = request.getfixturevalue("_zygote").pid if "ranks" in request.fixturenames else None
+    harness: RankHarness | None = request.getfixturevalue("_zygote") if "ranks" in request.fixturenames else None
+    zygote = harness.pid if harness is not None else None
+    open_run = harness is not None and harness.run_is_open
+    if open_run and harness is not None:
+        harness.close_run()  # the next test needs the zygote
 
     def left() -> set[str]:
         processes = children() - before[0] - tolerated - {zygote}
-        processes |= children(zygote) if zygote is not None else set()
         files = {name for name in _shared_files() - before[2] if not _used_elsewhere(name)}
         return {
+            *(["a run of ranks that was not closed"] if open_run else []),
             *(f"process {pid} ({_command(pid)})" for pid in processes),
             *(f"thread {thread.name}" for thread in _named_threads() - before[1]),
             *(f"/dev/shm/{name}" for name in files),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
 from shoal.core.config import MAY_CHANGE_ON_RESUME, Config, flatten
 from shoal.core.errors import RunDirError
@@ -46,15 +47,33 @@ class RunDir:
         """Make the directory, or open one that belongs to the same script and configuration. Saves `config`."""
         if self.exists:
             self._refuse_other(config, script)
-        elif self.path.is_dir() and any(entry.name != "logs" for entry in self.path.iterdir()):
+        elif self.path.is_dir() and any(not _harmless(entry) for entry in self.path.iterdir()):
             raise RunDirError(
                 f"{self.path} is not empty and is no run directory: choose another --run-dir, or empty it first"
             )
         saved = {"script": _identity(script), **config.to_json()}
-        with self.writing():
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
-            self.logs.mkdir(exist_ok=True)
-            replace_file(self.config_file, yaml.safe_dump(saved, sort_keys=False))
+        new = not self.exists
+        try:
+            with self.writing():
+                self.path.mkdir(parents=True, exist_ok=True)
+                for half_written in self.path.glob(".*.tmp"):  # by a run that was killed meanwhile
+                    half_written.unlink(missing_ok=True)
+                # first of all: by it the directory is known as a run's, whenever this process is killed
+                replace_file(self.config_file, yaml.safe_dump(saved, sort_keys=False))
+                self.checkpoints.mkdir(exist_ok=True)
+                self.logs.mkdir(exist_ok=True)
+        except RunDirError:
+            if new:
+                self._undo_create()
+            raise
+
+    def _undo_create(self) -> None:
+        """Leave no half-made directory. What is not empty is not ours to remove."""
+        with contextlib.suppress(OSError):
+            self.config_file.unlink(missing_ok=True)
+            for made in (self.checkpoints, self.logs, self.path):
+                if made.is_dir():
+                    made.rmdir()
 
     def _refuse_other(self, config: Config, script: str | None) -> None:
         saved = self.saved()
@@ -81,11 +100,27 @@ class RunDir:
         """The configuration that was saved, with the script's identity under ``script``."""
         try:
             data = yaml.safe_load(self.config_file.read_text())
-        except (OSError, yaml.YAMLError) as error:
-            raise RunDirError(f"{self.config_file} cannot be read: {error}") from error
+        except OSError as error:
+            raise disk_error(self.config_file, error) from error
+        except (yaml.YAMLError, ValueError) as error:
+            raise self._damaged("it is no YAML") from error
         if not isinstance(data, dict):
-            raise RunDirError(f"{self.config_file} holds no configuration: choose another --run-dir")
+            raise self._damaged("it holds no settings")
+        settings = {name: value for name, value in data.items() if name != "script"}
+        if not isinstance(data.get("script"), dict | None):
+            raise self._damaged("script is no mapping")
+        try:
+            Config.model_validate(settings)
+        except ValidationError as error:
+            place = ".".join(str(part) for part in error.errors()[0]["loc"][:2])
+            raise self._damaged(f"{place}: {error.errors()[0]['msg']}") from error
         return data
+
+    def _damaged(self, how: str) -> RunDirError:
+        return RunDirError(
+            f"{self.config_file} is damaged ({how}), so it cannot be told whether this run may go on: "
+            "restore that file, or choose another --run-dir"
+        )
 
     def append(self, event: Event) -> None:
         """Add one line to the events. A single write on a file opened for appending, so lines never mix."""
@@ -93,7 +128,7 @@ class RunDir:
         with self.writing():
             fd = os.open(self.events_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
-                os.write(fd, line.encode())
+                _write_whole(fd, line.encode())
             finally:
                 os.close(fd)
 
@@ -143,7 +178,9 @@ def disk_error(path: Path, error: OSError) -> RunDirError:
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return RunDirError(f"{path} cannot be written ({error.strerror}): choose another --run-dir")
-    return RunDirError(f"{path} cannot be used: {error.strerror or error}")
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        return RunDirError(f"{path} cannot be used, because a file is in its place: choose another --run-dir")
+    return RunDirError(f"{path} cannot be used ({error.strerror or error}): choose another --run-dir")
 
 
 def replace_file(path: Path, text: str) -> None:
@@ -160,8 +197,25 @@ def replace_file(path: Path, text: str) -> None:
         raise
 
 
+def _write_whole(fd: int, data: bytes) -> None:
+    """Append `data` in one write. A disk that takes only a part gets nothing: half a line would spoil the next."""
+    written = os.write(fd, data)
+    if written < len(data):
+        os.ftruncate(fd, os.fstat(fd).st_size - written)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _harmless(entry: Path) -> bool:
+    """Whether this may lie in a directory before it is a run's: logs, and what a killed run was about to write."""
+    return entry.name == "logs" or (entry.name.startswith(".config.yaml.") and entry.suffix == ".tmp")
+
+
 def _identity(script: str | None) -> dict[str, str] | None:
     if script is None:
         return None
     path = Path(script).resolve()
-    return {"path": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:  # moved or removed while it runs
+        digest = "unknown"
+    return {"path": str(path), "sha256": digest}

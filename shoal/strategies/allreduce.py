@@ -21,7 +21,7 @@ from shoal.core.state import ShardedState
 from shoal.strategies.base import Runtime, StepResult, Strategy, Sums, Work
 from shoal.strategies.objective import Batch
 from shoal.strategies.program import Program
-from shoal.strategies.replica import Gradient, ModelReplica, committed_indices
+from shoal.strategies.replica import Gradient, ModelReplica, committed_indices, refuse_sparse
 
 _FACTS = ("loss_sum", "weight", "nonfinite", "stop", "data", "forward", "backward", "reduce")
 _TIMED = ("data", "forward", "backward", "reduce")
@@ -116,8 +116,7 @@ class AllReduceReplica(ModelReplica):
                 "a gradient was computed twice in one backward pass (re-entrant activation checkpointing does that): "
                 "use torch.utils.checkpoint with use_reentrant=False"
             )
-        if grad.is_sparse:
-            raise ConfigError("the model makes sparse gradients, which this version does not reduce")
+        refuse_sparse(grad)
         if self._used[at]:
             self._views[at].add_(grad)
         else:

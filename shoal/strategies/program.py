@@ -13,6 +13,7 @@ from shoal.strategies.objective import Objective
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 Metric = Callable[..., "Tensor | tuple[Tensor, Tensor | float]"]
+_GIVE_OPTIMIZER = "give a function such as lambda params: torch.optim.SGD(params, lr=0.1)"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Program:
     metrics: Mapping[str, Metric] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.optimizer, torch.optim.Optimizer) and not callable(self.optimizer):
+            raise ConfigError(f"optimizer={self.optimizer!r} is neither an optimizer nor a function: {_GIVE_OPTIMIZER}")
         uninitialised = [n for n, p in self.model.named_parameters() if nn.parameter.is_lazy(p)]
         if uninitialised:
             raise ConfigError(
@@ -52,7 +55,6 @@ class Program:
         built = self.optimizer(trainable)
         if not isinstance(built, torch.optim.Optimizer):
             raise ConfigError(
-                f"optimizer={self.optimizer!r} gave {type(built).__name__}: "
-                "give a function such as lambda params: torch.optim.SGD(params, lr=0.1)"
+                f"the function given as optimizer returned {type(built).__name__}, not an optimizer: {_GIVE_OPTIMIZER}"
             )
         return built

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from shoal.checkpoint.model_state import dump_model, load_model
 from shoal.checkpoint.optimizer_state import dump_optimizer, load_optimizer
 from shoal.core.config import Clip
+from shoal.core.errors import ConfigError
 from shoal.core.seeds import grain_seed
 from shoal.core.state import Piece, ShardedState
 from shoal.strategies.base import Runtime, Sums, Work
@@ -133,6 +134,14 @@ class ModelReplica:
         load_model(self.module, tensors)
         names = {parameter: name for name, parameter in self.module.named_parameters()}
         load_optimizer(self.optimizer, names, tensors, state.values["optimizer"])
+
+
+def refuse_sparse(grad: Tensor) -> None:
+    """Raise `ConfigError` where a gradient is sparse: sums over grains and workers are dense."""
+    if grad.is_sparse:
+        raise ConfigError(
+            "the model makes sparse gradients, which this version does not add up: use sparse=False in its embeddings"
+        )
 
 
 def committed_indices(work: Work) -> npt.NDArray[np.int64]:

@@ -199,6 +199,12 @@ class RankHarness:
     def __init__(self, preload: tuple[str, ...] = (*PRELOAD, "shoal.testing.ranks")) -> None:
         self._preload = preload
         self._nursery: Nursery | None = None
+        self._run: RankRun | None = None
+
+    @property
+    def run_is_open(self) -> bool:
+        """Whether the last run was not closed."""
+        return self._run is not None and self._run.control.fd >= 0
 
     @property
     def pid(self) -> int | None:
@@ -214,7 +220,9 @@ class RankHarness:
             self._nursery = Nursery(self._preload)
         with _sent_by_value(sys.modules.get(function.__module__)):
             payload = cloudpickle.dumps((function, args))
-        return RankRun(self._nursery, size, payload, threads, seed)
+        assert not self.run_is_open, "one run at a time: close the last one first"
+        self._run = RankRun(self._nursery, size, payload, threads, seed)
+        return self._run
 
     def run(
         self,
@@ -232,7 +240,14 @@ class RankHarness:
         with self.start(size, function, *args, threads=threads, seed=seed) as run:
             return run.results(deadline_s)
 
+    def close_run(self) -> None:
+        """Close the last run, if that is still open."""
+        if self._run is not None:
+            self._run.close()
+
     def close(self) -> None:
+        """End the zygote and all ranks. May be called twice."""
+        self.close_run()
         if self._nursery is not None:
             self._nursery.close()
             self._nursery = None

@@ -171,6 +171,7 @@ def step_in_plain_pytorch(model: nn.Module, plan: Plan) -> None:
     """One step on a few samples with a new optimizer, as anyone would go on with a trained model."""
     batch = tuple(tensor[:8] for tensor in plan.what.train(plan.samples))
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    optimizer.zero_grad()
     model.eval()  # without draws
     total = make_objective(plan.what.loss)(model, batch).total
     total.backward()  # type: ignore[no-untyped-call]

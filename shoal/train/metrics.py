@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from shoal.core.errors import ConfigError
 from shoal.strategies.program import Metric
 
 
@@ -17,6 +18,11 @@ def accuracy(output: Tensor, target: Tensor) -> Tensor:
 
 def with_defaults(loss: object, metrics: Mapping[str, Metric] | None) -> dict[str, Metric]:
     """The user's metrics, and accuracy where the loss says that this is classification."""
+    if metrics is not None and not (isinstance(metrics, Mapping) and all(callable(one) for one in metrics.values())):
+        raise ConfigError(
+            f"metrics={metrics!r}: give a dictionary from names to functions, such as "
+            "{'accuracy': shoal.metrics.accuracy}"
+        )
     chosen: dict[str, Metric] = {}
     if metrics is None and type(loss) is nn.CrossEntropyLoss and loss.ignore_index == -100:
         chosen["accuracy"] = _class_accuracy

@@ -1,6 +1,7 @@
 """Before the first step: the workers find each other and agree on where, what and how they train.
 
-Nothing is written before everything that can be checked has been checked, so that a mistake leaves no run directory.
+Nothing is written before everything that can be checked has been checked, so that a mistake leaves no run directory:
+first `open_run`, then whoever calls it builds what may still fail, then `claim`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Opened:
 
 
 def open_run(spec: RunSpec, session: Session, number: int, closing: contextlib.ExitStack) -> Opened:
-    """Form the group, agree, and make the run directory. Collective. What must be closed goes to `closing`."""
+    """Form the group and agree. Writes nothing. Collective. What must be closed goes to `closing`."""
     config = spec.config
     world = _place(session.world, config.device)
     group = make_group(
@@ -59,13 +60,21 @@ def open_run(spec: RunSpec, session: Session, number: int, closing: contextlib.E
     cutting = _decide(spec, config, group)
     passes = "merged" if cutting.merged else "grain"
     config = config.model_copy(update={"grain": cutting.grain, "passes": passes, "run_dir": str(run_dir.path)})
-    if session.world.is_first:
-        closing.enter_context(run_dir.locked())
-        run_dir.create(config, session.script)
-        session.report({"type": "started", "run_dir": str(run_dir.path)})
     me = json.dumps([session.world.rank, socket.gethostname(), os.getpid()]).encode()
     members = tuple(Member("worker", *json.loads(word)) for word in group.gather_bytes(me, "greeting"))
     return Opened(world, group, View(number, members), run_dir, config, cutting)
+
+
+def claim(opened: Opened, session: Session, closing: contextlib.ExitStack) -> None:
+    """Make the run directory, or take over one that belongs to this run; it is held until `closing` is closed.
+
+    Collective, so that nobody reads a directory that another worker is about to refuse.
+    """
+    if session.world.is_first:
+        closing.enter_context(opened.run_dir.locked())
+        opened.run_dir.create(opened.config, session.script)
+        session.report({"type": "started", "run_dir": str(opened.run_dir.path)})
+    opened.group.gather_bytes(b"", "claiming the run directory")
 
 
 def _place(world: World, device: str) -> World:

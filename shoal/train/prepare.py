@@ -65,6 +65,8 @@ def prepare(
     used = strategy if isinstance(strategy, Strategy) else choose_strategy(config.strategy, config.workers)
     config = config.model_copy(update={"strategy": used.name})
 
+    given = tuple(callbacks) if isinstance(callbacks, Sequence) else (callbacks,)
+
     def make_spec(train: Source) -> RunSpec:
         return RunSpec(
             config=config,
@@ -72,7 +74,7 @@ def prepare(
             strategy=used,
             train=train,
             schedule=schedule,
-            callbacks=(*callbacks, *default_callbacks(config)),
+            callbacks=(*given, *default_callbacks(config)),
         )
 
     return PreparedRun(make_spec, session)

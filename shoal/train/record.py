@@ -44,11 +44,19 @@ class Account:
         if self._steps > WARMUP_STEPS:
             self._timed_samples += samples
             self._timed_s += seconds
+        self._add(loss_sum, weight)
+        self.bytes_sent += bytes_sent
+        return seconds
+
+    def restore(self, epoch_loss: float, epoch_weight: float) -> None:
+        """Go on from what a checkpoint says of its epoch. It was written after a step, so there is a loss."""
+        self.new_epoch()
+        self._add(epoch_loss, epoch_weight)
+
+    def _add(self, loss_sum: float, weight: float) -> None:
         self.epoch_loss += loss_sum
         self.epoch_weight += weight
         self.train_loss = self.epoch_loss / self.epoch_weight if self.epoch_weight else self.epoch_loss
-        self.bytes_sent += bytes_sent
-        return seconds
 
     def new_epoch(self) -> None:
         self.epoch_loss = self.epoch_weight = 0.0

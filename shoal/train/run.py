@@ -37,7 +37,7 @@ from shoal.train.callbacks import RunInfo
 from shoal.train.cutting import plan_passes
 from shoal.train.evaluate import AUTO_BATCH, evaluate
 from shoal.train.header import header
-from shoal.train.opening import open_run
+from shoal.train.opening import claim, open_run
 from shoal.train.rates import Rates
 from shoal.train.record import Account, peak_memory_bytes, summary
 from shoal.train.saving import CoverageRecord, Saver
@@ -64,6 +64,9 @@ class Run:
             self._account = Account()
             self._coverage = CoverageRecord(len(spec.train), self._group)
             self._replica = self._bind()
+            initial = self._strategy.initial_learning_rates(self._replica)
+            self._rates = Rates(spec.schedule, initial, self._batches.per_epoch)
+            claim(self._opened, session, self._closing)
             self._saver = Saver(self._opened.run_dir.checkpoints, self.config.checkpoint, self._group)
             self._closing.callback(self._saver.close)
             self._values: dict[str, float] = {}  # of the latest evaluation
@@ -72,8 +75,6 @@ class Run:
             self._stopping = ""
             self._announcer = self._make_announcer()
             self._resume()
-            initial = self._strategy.initial_learning_rates(self._replica)
-            self._rates = Rates(spec.schedule, initial, self._batches.per_epoch)
             self._open_loaders()
             undo.pop_all()
 
@@ -140,8 +141,8 @@ class Run:
         resumed = self._saver.resume(self._strategy, self._replica, self._coverage, self._account, warnings.append)
         if resumed is not None:
             self.cursor = resumed.cursor
-            self._values = {name: value for name, value in resumed.meta.items() if name.startswith("test_")}
-            self._evaluated = self.cursor if self._values else None
+            self._values = resumed.values
+            self._evaluated = self.cursor if resumed.evaluated else None
         for member in self._opened.view.members:
             self._announce(MemberJoined(member.role, member.rank, member.host, member.pid))
         cutting = self._opened.cutting
@@ -278,13 +279,21 @@ class Run:
         """Begin to save a checkpoint at the cursor."""
         self._enter("save")
         with self._spans("save"):
-            self._saver.save(self._strategy, self._replica, self.cursor, self._coverage, self._account, self._values)
+            evaluated = self._evaluated == self.cursor
+            self._saver.save(
+                self._strategy, self._replica, self.cursor, self._coverage, self._account, self._values, evaluated
+            )
 
     def _last_good(self) -> str:
+        """Where the last checkpoint is, in words, the same on every worker. Collective."""
         with contextlib.suppress(ShoalError):
-            self._saver.flush()
+            for event in self._saver.flush():
+                self._announce(event)
         where = self._saver.last_path
-        return f"The last good checkpoint is {where}" if where else "There is no checkpoint yet"
+        words = f"The last good checkpoint is {where}" if where else "There is no checkpoint yet"
+        with contextlib.suppress(ShoalError):
+            words = self._group.gather_bytes(words.encode(), "naming the last checkpoint")[0].decode()
+        return words
 
     # ---- stopping
 
@@ -334,7 +343,7 @@ class Run:
                 for event in self._saver.flush(deadline_s=30.0):
                     self._announce(event)
             with contextlib.suppress(ShoalError, OSError):
-                self._announce(RunEnded("failed", self.cursor, str(error)))
+                self._announce(RunEnded("failed", self.cursor, _in_one_line(error)))
 
     def _summarise(self, status: str) -> dict[str, Any]:
         facts = {"bytes": self._account.bytes_sent, "memory": peak_memory_bytes()}
@@ -364,3 +373,9 @@ class Run:
 
     def _enter(self, phase: str) -> None:
         self._session.control.enter(self._session.world.rank, self.cursor.step, phase)
+
+
+def _in_one_line(error: BaseException) -> str:
+    """What ended a run, for its log: whoever started the run shows all of it."""
+    first = str(error).strip().partition("\n")[0]
+    return first if isinstance(error, ShoalError) else f"{type(error).__name__}: {first}".removesuffix(": ")

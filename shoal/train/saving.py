@@ -77,7 +77,8 @@ class Resumed:
 
     cursor: Cursor
     path: Path
-    meta: dict[str, Any]
+    values: dict[str, float]  # of the latest evaluation
+    evaluated: bool  # whether that was made of this very state
 
 
 class Saver:
@@ -96,9 +97,13 @@ class Saver:
 
     def save(
         self, strategy: Strategy[Any], replica: Any, cursor: Cursor, coverage: CoverageRecord, account: Account,
-        values: dict[str, float],
+        values: dict[str, float], evaluated: bool,
     ) -> None:  # fmt: skip
-        """Copy the state out of the step's way; it is on disk when `poll` says so. Collective."""
+        """Copy the state out of the step's way; it is on disk when `poll` says so. Collective.
+
+        `values` are those of the latest evaluation. Only where that was of this very state (`evaluated`) do they say
+        how good the checkpoint is, and stand where the choice of the best ones looks for them.
+        """
         state = strategy.state(replica)
         counts = coverage.combined()
         self.last_saved = cursor
@@ -106,7 +111,9 @@ class Saver:
             return
         pieces = {**state.pieces, _COUNTS: Piece.whole(torch.from_numpy(counts))}
         meta = {
-            **values,
+            **(values if evaluated else {}),
+            "evaluation": values,
+            "evaluated": evaluated,
             "coverage": coverage.finished.to_json(),
             "epoch_loss": account.epoch_loss,
             "epoch_weight": account.epoch_weight,
@@ -157,9 +164,9 @@ class Saver:
         strategy.load(replica, ShardedState(pieces, checkpoint.state.values))
         meta = dict(checkpoint.meta)
         coverage.restore(counts, CoverageTotals.from_json(meta["coverage"]), self._first)
-        account.epoch_loss, account.epoch_weight = meta["epoch_loss"], meta["epoch_weight"]
+        account.restore(meta["epoch_loss"], meta["epoch_weight"])
         self.last_saved, self.last_path = checkpoint.cursor, found
-        return Resumed(checkpoint.cursor, Path(found), meta)
+        return Resumed(checkpoint.cursor, Path(found), dict(meta["evaluation"]), bool(meta["evaluated"]))
 
     def close(self) -> None:
         if self._writer is not None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shoal.core.config import Config
-from shoal.core.errors import ConfigError
+from shoal.core.errors import ConfigError, nearest
 from shoal.data.source import Source
 from shoal.strategies.base import Strategy
 from shoal.strategies.program import Program
@@ -34,9 +34,10 @@ class RunSpec:
                 f"global_batch={config.global_batch} is larger than the data set, which has {samples} samples: "
                 f"give at most {samples}"
             )
+        for callback in self.callbacks:
+            if not isinstance(callback, Callback):
+                raise ConfigError(f"callbacks: {callback!r} is no shoal.callbacks.Callback: give a list of instances")
         if config.init not in known_initialisations():
-            from shoal.core.errors import nearest
-
             raise ConfigError(f"init={config.init!r} is unknown: {nearest(config.init, known_initialisations())}")
         most = self.strategy.needs.max_workers
         if most is not None and config.workers > most:

@@ -83,7 +83,7 @@ class Trainer:
         self._train = open_source(train, "train")
         self._test = open_source(test, "test") if test is not None else None
         self._schedule = schedule
-        self._callbacks = tuple(callbacks)
+        self._callbacks = tuple(callbacks) if isinstance(callbacks, Sequence) else (callbacks,)
 
     def fit(self, workers: int | None = None, run_dir: str | Path | None = None) -> Result:
         """Train to the end, or go on with the run in `run_dir`. Under ``shoal train`` this process is one of the
