@@ -69,9 +69,7 @@ class Catalog:
         for entry in self.entries():
             try:
                 meta = (known or {}).get(entry.name)
-                records.append(
-                    Record(entry.name, entry.step, self.describe(entry).meta if meta is None else meta)
-                )
+                records.append(Record(entry.name, entry.step, self.describe(entry).meta if meta is None else meta))
             except CheckpointError:
                 continue  # whoever resumes is told; it is no candidate, neither for keeping nor for removal
         return records

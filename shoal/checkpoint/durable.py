@@ -46,9 +46,7 @@ def replacing(final: Path) -> Iterator[Path]:
     temporary.mkdir()
     descriptor = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with contextlib.suppress(
-            OSError
-        ):  # some network file systems have no locks: then `abandoned` may err
+        with contextlib.suppress(OSError):  # some network file systems have no locks: then `abandoned` may err
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield temporary
         os.fsync(descriptor)

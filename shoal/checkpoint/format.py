@@ -39,9 +39,7 @@ class Checkpoint:
     meta: Mapping[str, Any]
 
 
-def write(
-    directory: Path, name: str, shards: Sequence[ShardedState], cursor: Cursor, meta: Mapping[str, Any]
-) -> Path:
+def write(directory: Path, name: str, shards: Sequence[ShardedState], cursor: Cursor, meta: Mapping[str, Any]) -> Path:
     """Write a checkpoint as `directory`/`name`, replacing one of that name; returns when it is on the disk.
 
     Raises CheckpointError for state that cannot be saved and OSError for a disk that cannot be written;
@@ -57,9 +55,7 @@ def write_snapshot(directory: Path, name: str, snapshot: Snapshot, cursor: Curso
     values = snapshot.values()
     directory.mkdir(parents=True, exist_ok=True)
     with replacing(directory / name) as temporary:
-        files = {
-            file: write_file(temporary / file, content.chunks()) for file, content in snapshot.files.items()
-        }
+        files = {file: write_file(temporary / file, content.chunks()) for file, content in snapshot.files.items()}
         manifest = Manifest(cursor, values, json.loads(meta), files, snapshot.tensors)
         write_file(temporary / MANIFEST, [memoryview(manifest.encode())])
     return manifest

@@ -106,9 +106,7 @@ class Manifest:
         if checksum != _checksum(document) or data != _canonical({**document, "checksum": checksum}):
             raise ValueError("its checksum differs")
         if document["format"] != FORMAT:
-            raise ValueError(
-                f"it has format {document['format']}, and this version of Shoal reads format {FORMAT}"
-            )
+            raise ValueError(f"it has format {document['format']}, and this version of Shoal reads format {FORMAT}")
         files = {name: FileEntry(**entry) for name, entry in document["files"].items()}
         for name in files:
             # a checksum is no signature: a manifest must not lead out of its own directory
@@ -138,9 +136,7 @@ def _refuse_lossy(value: object, where: str) -> None:
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if not isinstance(key, str):
-                raise CheckpointError(
-                    f"{where} has the key {key!r}: a checkpoint holds JSON, whose keys are strings"
-                )
+                raise CheckpointError(f"{where} has the key {key!r}: a checkpoint holds JSON, whose keys are strings")
             _refuse_lossy(inner, f"{where}.{key}")
     elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
         for index, inner in enumerate(value):

@@ -35,9 +35,7 @@ def dump_optimizer(optimizer: Optimizer, names: Names) -> tuple[dict[str, Tensor
         name = _name(parameter, names, kind)
         for key, value in entries.items():
             if not isinstance(key, str) or "." in key:
-                raise CheckpointError(
-                    f"{kind} keeps {key!r} for {name}: a checkpoint needs a plain word as its key"
-                )
+                raise CheckpointError(f"{kind} keeps {key!r} for {name}: a checkpoint needs a plain word as its key")
             if isinstance(value, Tensor):
                 tensors[f"{PREFIX}{name}.{key}"] = value
             else:

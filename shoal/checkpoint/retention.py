@@ -30,9 +30,7 @@ def ranked(records: Sequence[Record], monitor: str, mode: Mode) -> list[Record]:
     """The records that have the metric, best first; of equals, the newer first."""
     sign = 1.0 if mode == "min" else -1.0
     measured = [
-        (sign * metric, -record.step, record)
-        for record in records
-        if (metric := record.metric(monitor)) is not None
+        (sign * metric, -record.step, record) for record in records if (metric := record.metric(monitor)) is not None
     ]
     return [record for _, _, record in sorted(measured, key=lambda entry: entry[:2])]
 
@@ -42,9 +40,7 @@ def best(records: Sequence[Record], monitor: str, mode: Mode) -> Record | None:
     return next(iter(ranked(records, monitor, mode)), None)
 
 
-def to_remove(
-    records: Sequence[Record], keep_last: int, keep_best: int, monitor: str, mode: Mode
-) -> list[str]:
+def to_remove(records: Sequence[Record], keep_last: int, keep_best: int, monitor: str, mode: Mode) -> list[str]:
     """Names of those neither among the newest `keep_last` nor among the best `keep_best`, oldest first."""
     assert keep_last >= 1, "the newest checkpoint is what a run resumes from"
     by_age = sorted(records, key=lambda record: record.step)

@@ -31,9 +31,7 @@ class Snapshot:
                 if wholes.setdefault(name, kind) != kind:
                     raise CheckpointError(f"{name} is {wholes[name]} in one shard and {kind} in another")
                 blocks.setdefault(name, []).append(Block(file, piece.offset, tuple(piece.tensor.shape)))
-        self.tensors = {
-            name: TensorEntry(dtype, shape, tuple(blocks[name])) for name, (dtype, shape) in wholes.items()
-        }
+        self.tensors = {name: TensorEntry(dtype, shape, tuple(blocks[name])) for name, (dtype, shape) in wholes.items()}
         for name, entry in self.tensors.items():
             if fault := fault_in_cover(entry.shape, [(block.offset, block.shape) for block in entry.blocks]):
                 raise CheckpointError(f"{name} cannot be saved: {fault}")
@@ -43,8 +41,7 @@ class Snapshot:
     def fits(self, shards: Sequence[ShardedState]) -> bool:
         """Whether `shards` have the layout that this was made for."""
         return len(shards) == len(self.files) and all(
-            placements == _placements(shard)
-            and file.fits({name: piece.tensor for name, piece in shard.pieces.items()})
+            placements == _placements(shard) and file.fits({name: piece.tensor for name, piece in shard.pieces.items()})
             for placements, file, shard in zip(self._placements, self.files.values(), shards, strict=True)
         )
 

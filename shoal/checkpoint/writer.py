@@ -81,9 +81,7 @@ class Writer:
         """Seconds that `save` has waited, in all, because the checkpoint before was not yet written."""
         return self._waited_s
 
-    def save(
-        self, name: str, shards: Sequence[ShardedState], cursor: Cursor, meta: Mapping[str, Any]
-    ) -> None:
+    def save(self, name: str, shards: Sequence[ShardedState], cursor: Cursor, meta: Mapping[str, Any]) -> None:
         """Copy `shards` and return; they may change at once. The checkpoint appears when it is whole.
 
         If the one before is still being written, waits for it: raises CheckpointError after `patience_s`.

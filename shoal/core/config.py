@@ -194,19 +194,23 @@ def _plain(settings: Mapping[str, Any]) -> Settings:
 
 
 def _explain(error: ValidationError, source: Mapping[str, str]) -> str:
-    lines = []
+    """One clause for each setting that is wrong: its value, where it was stated, and what it should be."""
+    reasons: dict[str, list[str]] = {}
+    values: dict[str, Any] = {}
     for problem in error.errors():
         # the branches of a union and the positions of a tuple are no names of settings
         path = [str(part) for part in problem["loc"] if isinstance(part, str)]
-        name = next((n for n in (".".join(path[:2]), ".".join(path[:1])) if n in known_settings()), ".".join(path[:1]))
+        known = known_settings()
+        name = next((n for n in (".".join(path[:2]), ".".join(path[:1])) if n in known), ".".join(path[:1]))
         message = problem["msg"].removeprefix("Value error, ")
-        where = f" (from {source[name]})" if name in source else ""
         if problem["type"] == "missing":
-            line = f"{name} is missing: give it in the Trainer, in the file, or with --set {name}=..."
-        elif name:
-            line = f"{name}={problem['input']!r}{where}: {message[0].lower()}{message[1:]}"
-        else:
-            line = message
-        if line not in lines:
-            lines.append(line)
-    return "; ".join(lines)
+            message = f"it is missing: give it in the Trainer, in the file, or with --set {name}=..."
+        reasons.setdefault(name, []).append(message[0].lower() + message[1:])
+        values[name] = None if problem["type"] == "missing" else problem["input"]
+    clauses = []
+    for name, messages in reasons.items():
+        where = f" (from {source[name]})" if name in source else ""
+        value = f"={values[name]!r}" if values[name] is not None else ""
+        because = ", or ".join(dict.fromkeys(messages))
+        clauses.append(f"{name}{value}{where}: {because}" if name else because)
+    return "; ".join(clauses)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
+_SHORT_LIST = 10
+
 
 class ShoalError(Exception):
     """Base of all errors that Shoal raises on purpose."""
@@ -70,9 +72,11 @@ class WorkerFailed(ShoalError):  # noqa: N818
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint such as ``did you mean 'allreduce'?``, or the list of what is known."""
+    """Return a hint such as ``did you mean 'allreduce'?``, with the list of what is known where it is short or the
+    only help."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {close[0]!r}? (known: {', '.join(names)})"
-    return f"known: {', '.join(names)}"
+    if not close:
+        return f"known: {', '.join(names)}"
+    listed = f" (known: {', '.join(names)})" if len(names) <= _SHORT_LIST else ""
+    return f"did you mean {close[0]!r}?{listed}"

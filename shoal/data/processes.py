@@ -229,7 +229,7 @@ def _pack(value: Any) -> list[memoryview]:
     pickler = _Pickler(file)
     pickler.dump(value)
     header = file.getvalue()
-    tensors = [_bytes_of(tensor.detach().contiguous()) for tensor in pickler.tensors]
+    tensors = [_bytes_of(tensor.detach()) for tensor in pickler.tensors]
     return [memoryview(_LENGTH.pack(len(header)) + header), *tensors]
 
 

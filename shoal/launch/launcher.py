@@ -74,6 +74,7 @@ class _Watch:
         self._payload: int | None = None
         self._forked = False
         self._lost: str | None = None  # why there is no zygote any more
+        self._launched_ns = time.time_ns()
         self._ready_until_s = time.monotonic() + READY_S
         self._selector = selectors.DefaultSelector()
         self._selector.register(nursery, selectors.EVENT_READ, self._on_nursery)
@@ -141,7 +142,7 @@ class _Watch:
     def _open_logs(self, run_dir: str) -> None:
         if self._record is not None and str(self._record.run_dir.path) == run_dir:
             return
-        self._record = Record(run_dir)
+        self._record = Record(run_dir, self._launched_ns)
         for hand in self._crew:
             if hand.log is not None:
                 hand.log.open(self._record.run_dir.logs)

@@ -16,23 +16,20 @@ TERMINAL = frozenset({"completed", "stopped", "interrupted", "failed"})
 
 
 class Record:
-    """The run directory of a run that has begun. Remembers the summary of an earlier run in the same
-    directory, which must not be taken for that of this one."""
+    """The run directory of a run that was launched at `launched_ns` (wall clock). The summary of an earlier run in the
+    same directory is not taken for that of this one."""
 
-    def __init__(self, run_dir: str) -> None:
+    def __init__(self, run_dir: str, launched_ns: int) -> None:
         self.run_dir = RunDir(Path(run_dir))
-        self._earlier = self._stamp()
-
-    def _stamp(self) -> tuple[int, int] | None:
-        try:
-            status = self.run_dir.summary_file.stat()
-        except OSError:
-            return None
-        return status.st_ino, status.st_mtime_ns
+        self._launched_ns = launched_ns
 
     def summary(self) -> dict[str, Any] | None:
         """The summary that this run has written, or None."""
-        return self.run_dir.summary() if self._stamp() != self._earlier else None
+        try:
+            written_ns = self.run_dir.summary_file.stat().st_mtime_ns
+        except OSError:
+            return None
+        return self.run_dir.summary() if written_ns >= self._launched_ns else None
 
     def failed(self, casualties: Sequence[Casualty], members: Mapping[int, Member]) -> str | None:
         """Enter the casualties. A summary in which the first worker has stated the end itself is left as

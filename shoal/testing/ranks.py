@@ -36,6 +36,7 @@ from shoal.launch.worker import attach_output, leave, settle_in
 
 _LENGTH = struct.Struct("<Q")
 _OUTPUT_SHOWN = 4000
+_READY_S = 120.0
 
 
 @dataclass
@@ -216,13 +217,24 @@ class RankHarness:
         statement."""
         import cloudpickle
 
-        if self._nursery is None:
-            self._nursery = Nursery(self._preload)
+        nursery = self._ready()
         with _sent_by_value(sys.modules.get(function.__module__)):
             payload = cloudpickle.dumps((function, args))
         assert not self.run_is_open, "one run at a time: close the last one first"
-        self._run = RankRun(self._nursery, size, payload, threads, seed)
+        self._run = RankRun(nursery, size, payload, threads, seed)
         return self._run
+
+    def _ready(self) -> Nursery:
+        """The zygote, once it has imported what it should: the deadlines of runs are not spent on that."""
+        if self._nursery is None:
+            self._nursery = Nursery(self._preload)
+        if not self._nursery.ready:
+            poll = select.poll()
+            poll.register(self._nursery.fileno(), select.POLLIN)
+            poll.poll(_READY_S * 1000)
+            self._nursery.events()
+            assert self._nursery.ready, f"the zygote was not ready within {_READY_S:.0f} s"
+        return self._nursery
 
     def run(
         self,

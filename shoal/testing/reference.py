@@ -43,6 +43,7 @@ def reference(plan: Plan) -> Reference:
 
 
 def _train(plan: Plan) -> Reference:
+    assert plan.precision == "float32"
     model = plan.what.model()
     data = plan.what.train(plan.samples)
     optimizer = plan.make_optimizer([p for p in model.parameters() if p.requires_grad])
@@ -59,8 +60,7 @@ def _train(plan: Plan) -> Reference:
             optimizer.param_groups[0]["lr"] = initial_rate * factor(len(losses), seen, epoch + number / batches_per_epoch)
             optimizer.zero_grad(set_to_none=True)
             model.train()
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=plan.precision == "bf16"):
-                loss = _LOSSES[plan.subject](model, batch, plan, len(losses))
+            loss = _LOSSES[plan.subject](model, batch, plan, len(losses))
             loss.backward()
             if plan.clip.value is not None:
                 nn.utils.clip_grad_value_(model.parameters(), plan.clip.value)

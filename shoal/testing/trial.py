@@ -20,7 +20,7 @@ from shoal.testing.plan import Plan
 from shoal.testing.ranks import RankHarness
 from shoal.testing.training import Order, RankRecord, State, StrategyChoice, train_all
 
-Sabotage = Callable[[Session], None]
+Prelude = Callable[[Session], None]
 _numbers = itertools.count()
 
 
@@ -53,7 +53,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Trial:
-    """Trains with `strategy`. `how` holds for every run; `sabotage` is called on every rank before it begins.
+    """Trains with `strategy`. `how` holds for every run; `prelude` is called on every rank before it begins.
 
     `replicated`: after a step every rank has the whole model, in the same bits.
     """
@@ -63,11 +63,11 @@ class Trial:
     directory: Path
     how: Mapping[str, Any] = field(default_factory=dict)
     replicated: bool = True
-    sabotage: Sabotage | None = None
+    prelude: Prelude | None = None
     deadline_s: float = 120.0
 
-    def sabotaged(self, sabotage: Sabotage) -> Trial:
-        return replace(self, sabotage=sabotage)
+    def prepared(self, prelude: Prelude) -> Trial:
+        return replace(self, prelude=prelude)
 
     def with_strategy(self, strategy: StrategyChoice, **how: Any) -> Trial:
         return replace(self, strategy=strategy, how={**self.how, **how})
@@ -82,10 +82,10 @@ class Trial:
 
     def train(self, workers: int, *orders: Order) -> list[Trained]:
         """Carry out `orders` on `workers` new ranks. Asserts that the ranks agree on what they must agree on."""
-        with _by_value(self.strategy, self.sabotage):
+        with _by_value(self.strategy, self.prelude):
             import cloudpickle
 
-            parcel = cloudpickle.dumps((orders, self.sabotage))
+            parcel = cloudpickle.dumps((orders, self.prelude))
         by_rank: list[list[RankRecord]] = self.harness.run(
             workers, _carry_out, parcel, deadline_s=self.deadline_s
         )
@@ -124,9 +124,9 @@ def assemble(parts: list[State]) -> dict[str, Tensor]:
 
 def _carry_out(session: Session, parcel: bytes) -> list[RankRecord]:
     # from the test itself, by a descriptor of its own
-    orders, sabotage = pickle.loads(parcel)  # noqa: S301
-    if sabotage is not None:
-        sabotage(session)
+    orders, prelude = pickle.loads(parcel)  # noqa: S301
+    if prelude is not None:
+        prelude(session)
     return train_all(session, orders)
 
 

@@ -19,9 +19,7 @@ def cursor_at(step: int) -> Cursor:
 
 
 def state_at(step: int, tensors: int = 4, elements: int = 64) -> ShardedState:
-    pieces = {
-        f"model.{i}": Piece.whole(torch.full((elements,), float(step * 100 + i))) for i in range(tensors)
-    }
+    pieces = {f"model.{i}": Piece.whole(torch.full((elements,), float(step * 100 + i))) for i in range(tensors)}
     return ShardedState(pieces, {"optimizer": {"step": step}})
 
 

@@ -18,9 +18,7 @@ pytestmark = pytest.mark.unit
 def test_names_and_steps() -> None:
     assert name_of(50) == "step-00000050"
     assert all(step_of(name_of(step)) == step for step in (0, 7, 99_999_999, 100_000_000))
-    assert [step_of(name) for name in ("step-1", "step-0000005x", ".tmp-step-00000050-12", "best")] == [
-        None
-    ] * 4
+    assert [step_of(name) for name in ("step-1", "step-0000005x", ".tmp-step-00000050-12", "best")] == [None] * 4
 
 
 def test_entries_are_in_order_of_steps(tmp_path: Path) -> None:
@@ -75,7 +73,5 @@ def test_the_catalogue_needs_no_torch(tmp_path: Path) -> None:
         "print(catalog.records()[0].step)\n"
         "assert 'torch' not in sys.modules\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "4\n"), done.stderr

@@ -111,9 +111,7 @@ def test_a_tensor_cut_into_shards_comes_back_whole(
         ([(0, 2), (0, 2), (2, 2)], "overlap"),
     ],
 )
-def test_blocks_that_make_no_whole_are_refused(
-    tmp_path: Path, blocks: list[tuple[int, int]], complaint: str
-) -> None:
+def test_blocks_that_make_no_whole_are_refused(tmp_path: Path, blocks: list[tuple[int, int]], complaint: str) -> None:
     shards = [ShardedState({"model.w": Piece(torch.zeros(size), (4,), (at,))}) for at, size in blocks]
     with pytest.raises(CheckpointError, match=f"model.w.*{complaint}"):
         write(tmp_path, "step-00000001", shards, Cursor(step=1), {})

@@ -129,9 +129,7 @@ def test_killed_at_every_file_operation(victims: Victims, tmp_path: Path) -> Non
         kinds.add(found)
         assert found >= max([2, *told])
         every = Catalog(directory).entries()
-        assert len(Catalog(directory).records()) == len(every), (
-            "a checkpoint is half removed but has its name"
-        )
+        assert len(Catalog(directory).records()) == len(every), "a checkpoint is half removed but has its name"
         left = Catalog(directory).clean()
         if status == 0:
             assert (found, left, [entry.step for entry in every]) == (3, [], [2, 3])

@@ -67,9 +67,7 @@ FACTORIES: dict[str, Factory] = {
     "sgd": lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
     "momentum": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True),
     "adam": lambda model: torch.optim.Adam(model.parameters(), lr=0.1),
-    "adam with a tensor as lr": lambda model: torch.optim.Adam(
-        model.parameters(), lr=torch.tensor(0.1), foreach=False
-    ),
+    "adam with a tensor as lr": lambda model: torch.optim.Adam(model.parameters(), lr=torch.tensor(0.1), foreach=False),
     "adam fused": lambda model: torch.optim.Adam(model.parameters(), lr=0.1, fused=True),
     "adamw amsgrad": lambda model: torch.optim.AdamW(model.parameters(), lr=0.1, amsgrad=True),
     "nadam": lambda model: torch.optim.NAdam(model.parameters(), lr=0.1),
@@ -183,9 +181,7 @@ def test_a_tensor_of_no_parameter_is_refused() -> None:
     optimizer = FACTORIES["momentum"](model)
     tensors, values = dump_optimizer(optimizer, names_of(model))
     tensors["optimizer.gone.weight.momentum_buffer"] = torch.zeros(1)
-    with pytest.raises(
-        CheckpointError, match=r"optimizer\.gone\.weight\.momentum_buffer belongs to no parameter"
-    ):
+    with pytest.raises(CheckpointError, match=r"optimizer\.gone\.weight\.momentum_buffer belongs to no parameter"):
         load_optimizer(optimizer, names_of(model), tensors, values)
 
 

@@ -44,10 +44,7 @@ def test_exactly_the_newest_and_the_best_stay(records: list[Record], last: int, 
             other
             for other in measured
             if number(loss)
-            and (
-                sign * other.meta["loss"] < sign * loss
-                or (other.meta["loss"] == loss and other.step > record.step)
-            )
+            and (sign * other.meta["loss"] < sign * loss or (other.meta["loss"] == loss and other.step > record.step))
         ]
         is_best = number(loss) and len(better) < top
         assert (record.name in removed) == (record not in newest and not is_best)

@@ -9,11 +9,23 @@ SAMPLES = 237  # divides by nothing
 GLOBAL_BATCH = 20
 STEPS_PER_EPOCH = 12
 
+# Ctrl-C from within: the process that it would reach is the zygote's parent, or this one
+INTERRUPT = '''
+def interrupt():
+    session = shoal.launch.session.current()
+    zygote = open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()
+    os.kill(int(zygote[1]) if session.launched else os.getpid(), signal.SIGINT)
+    until = time.monotonic() + 30
+    while not session.control.stop_requested and time.monotonic() < until:
+        time.sleep(0.001)
+'''
+
 SCRIPT = '''
 import argparse
 import os
 import signal
 import sys
+import time
 
 import torch
 from torch import nn
@@ -45,17 +57,12 @@ def data(count, seed):
     return inputs, (inputs[:, :4] + 0.3 * torch.randn(count, 4, generator=generator)).argmax(1)
 
 
-def launcher():
-    """The process that a Ctrl-C would reach: the zygote's parent, or this one."""
-    if shoal.launch.session.current().launched:
-        return int(open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()[1])
-    return os.getpid()
-
+INTERRUPT
 
 class CtrlC(shoal.callbacks.Callback):
     def on_step(self, event, run):
         if event.cursor.step in options.signal:
-            os.kill(launcher(), signal.SIGINT)
+            interrupt()
             while options.hang:
                 signal.pause()
 
@@ -71,7 +78,7 @@ trainer = shoal.Trainer(
     callbacks=[CtrlC()],
 )
 trainer.fit()
-'''
+'''.replace("INTERRUPT\n", INTERRUPT)
 
 # a program that is right, for tests that put one thing wrong: `{model}`, `{loss}` and so on are expressions
 TEMPLATE = '''
@@ -87,7 +94,7 @@ def data(count, seed):
 
 def rank():
     return shoal.launch.session.current().world.rank
-
+{interrupt}
 {before}
 trainer = shoal.Trainer(
     model={model},
@@ -117,4 +124,4 @@ _RIGHT = {
 def program(**wrong: str) -> str:
     """The text of a right program, but for what is given."""
     assert set(wrong) <= set(_RIGHT), wrong
-    return TEMPLATE.format(**{**_RIGHT, **wrong})
+    return TEMPLATE.format(**{**_RIGHT, **wrong}, interrupt=INTERRUPT)
