@@ -2,8 +2,8 @@
 
     python benchmarks/allreduce.py [--ranks 2] [--rounds 15] [--json FILE]
 
-Both backends run in the same processes, in turn, so that what else the machine does falls on both alike. A figure
-is the median over rounds of the slowest rank's time.
+Both backends run in the same processes, in turn, so that what else the machine does falls on both alike. A
+figure is the median over rounds of the slowest rank's time.
 """
 
 from __future__ import annotations
@@ -122,9 +122,7 @@ def fork_ranks(size: int, rounds: int) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", type=Path)

@@ -95,7 +95,14 @@ def measure(peer: Peer, job: Job, number: int, python: Path) -> Run:
     if len(found) != peer.reports:
         return replace(run, error=f"{len(found)} of {peer.reports} workers reported")
     slowest = max(one.elapsed_s for one in found)
-    return replace(run, samples_per_s=job.steps * job.global_batch / slowest, checksum=found[0].checksum)
+    worker_steps = job.steps * len(found)
+    return replace(
+        run,
+        samples_per_s=job.steps * job.global_batch / slowest,
+        cpu_s_per_step=sum(one.cpu_s for one in found) / worker_steps,
+        page_faults_per_step=sum(one.page_faults for one in found) / worker_steps,
+        checksum=found[0].checksum,
+    )
 
 
 def everything(options: argparse.Namespace, peers: list[Peer], journal: Journal) -> None:

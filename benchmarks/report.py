@@ -25,6 +25,8 @@ class Run:
     load_average: float  # just before it
     wall_s: float
     samples_per_s: float | None = None
+    cpu_s_per_step: float | None = None  # of one worker, on average: steadier than the clock on a busy machine
+    page_faults_per_step: float | None = None
     checksum: float | None = None
     error: str | None = None
 
@@ -127,7 +129,7 @@ def table(
         differs = disagreement(runs, workload, peer, base)
         lines.append(
             f"| {title} | {figures.median:,.0f} | {spread} | {count} | {to_base} | {of_ours} "
-            f"| {'' if differs is None or peer == base else f'{differs:.0e}'} |"
+            f"| {'' if differs is None or peer == base else f'{differs:.0e}' if differs else '0'} |"
         )
     return "\n".join(lines)
 

@@ -11,7 +11,7 @@ from accelerate import Accelerator  # type: ignore[import-not-found]  # only in 
 from torch import nn
 
 from benchmarks import workloads
-from benchmarks.runners.job import Job, Report, Stopwatch
+from benchmarks.runners.job import Job, Stopwatch
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
         accelerator.backward(criterion(model(x), y))
         optimizer.step()
         stopwatch.step()
-    Report(stopwatch.elapsed_s, workloads.checksum(module)).save(job, accelerator.process_index)
+    stopwatch.report(workloads.checksum(module)).save(job, accelerator.process_index)
     accelerator.end_training()
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import workloads
-from benchmarks.runners.job import Job, Report, Stopwatch
+from benchmarks.runners.job import Job, Stopwatch
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
         criterion(model(x), y).backward()
         optimizer.step()
         stopwatch.step()
-    Report(stopwatch.elapsed_s, workloads.checksum(model)).save(job, rank)
+    stopwatch.report(workloads.checksum(model)).save(job, rank)
     dist.destroy_process_group()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -48,6 +49,8 @@ class Report:
     """What one worker measured, by its own clock, from the end of the warm-up to the end of its last step."""
 
     elapsed_s: float
+    cpu_s: float  # of the whole process, all threads
+    page_faults: int  # those served without reading from disk: memory given back and asked for anew
     checksum: float  # of the parameters at the end
 
     def save(self, job: Job, rank: int) -> None:
@@ -67,24 +70,37 @@ def reports(directory: Path) -> list[Report]:
     return [Report(**json.loads(path.read_text())) for path in sorted(directory.glob("report-*.json"))]
 
 
+@dataclass(frozen=True)
+class _Reading:
+    wall_s: float
+    cpu_s: float
+    page_faults: int
+
+    @staticmethod
+    def now() -> _Reading:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return _Reading(time.perf_counter(), used.ru_utime + used.ru_stime, used.ru_minflt)
+
+
 class Stopwatch:
     """Call `step()` after every training step. Meets the others once the warm-up is over, then starts."""
 
     def __init__(self, job: Job, meet: Callable[[], object]) -> None:
         self._job, self._meet = job, meet
         self._done = 0
-        self._begin = self._end = float("nan")
+        self._begin = self._end = _Reading(0.0, 0.0, 0)
 
     def step(self) -> None:
         self._done += 1
         if self._done == self._job.warmup:
             self._meet()
-            self._begin = time.perf_counter()
+            self._begin = _Reading.now()
         elif self._done == self._job.total_steps:
-            self._end = time.perf_counter()
+            self._end = _Reading.now()
 
-    @property
-    def elapsed_s(self) -> float:
+    def report(self, checksum: float) -> Report:
+        """What was measured. Raises where the job's steps have not all been made."""
         if self._done != self._job.total_steps:
             raise RuntimeError(f"{self._done} steps were made, not {self._job.total_steps}")
-        return self._end - self._begin
+        begin, end = self._begin, self._end
+        return Report(end.wall_s - begin.wall_s, end.cpu_s - begin.cpu_s, end.page_faults - begin.page_faults, checksum)

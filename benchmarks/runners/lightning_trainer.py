@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import Callback  # type: ignore[import-not-foun
 from torch import Tensor, nn
 
 from benchmarks import workloads
-from benchmarks.runners.job import Job, Report, Stopwatch
+from benchmarks.runners.job import Job, Stopwatch
 
 
 class _Classifier(LightningModule):  # type: ignore[misc]  # Any where Lightning is not installed
@@ -76,7 +76,7 @@ def main() -> None:
     )
     module = _Classifier(workloads.model(job))
     trainer.fit(module, _Ready(workloads.batches(job, trainer.global_rank)))
-    Report(timing.stopwatch.elapsed_s, workloads.checksum(module)).save(job, trainer.global_rank)
+    timing.stopwatch.report(workloads.checksum(module)).save(job, trainer.global_rank)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from benchmarks import workloads
-from benchmarks.runners.job import Job, Report, Stopwatch
+from benchmarks.runners.job import Job, Stopwatch
 
 
 def train(settings: dict[str, Job]) -> None:
@@ -30,7 +30,7 @@ def train(settings: dict[str, Job]) -> None:
         criterion(model(x), y).backward()
         optimizer.step()
         stopwatch.step()
-    Report(stopwatch.elapsed_s, workloads.checksum(model)).save(job, rank)
+    stopwatch.report(workloads.checksum(model)).save(job, rank)
 
 
 def main() -> None:

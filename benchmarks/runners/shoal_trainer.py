@@ -11,7 +11,7 @@ from torch import nn
 
 import shoal
 from benchmarks import workloads
-from benchmarks.runners.job import Job, Report, Stopwatch
+from benchmarks.runners.job import Job, Stopwatch
 from shoal.core.events import RunEnded, StepCommitted
 from shoal.train.callbacks.base import Callback, RunInfo
 
@@ -28,7 +28,7 @@ class _Timing(Callback):
 
     def on_run_ended(self, event: RunEnded, run: RunInfo) -> None:
         if event.status == "completed":
-            Report(self.stopwatch.elapsed_s, workloads.checksum(run.module)).save(self.job, rank=0)
+            self.stopwatch.report(workloads.checksum(run.module)).save(self.job, rank=0)
 
 
 def main() -> None:

@@ -25,9 +25,7 @@ class Patience:
         # with more ranks than cores, the one that is waited for may need this core
         self._crowded = size > len(os.sched_getaffinity(0))
 
-    def wait(
-        self, arrived: Callable[[], bool], missing: Callable[[], Iterable[int]], what: str, since: float
-    ) -> None:
+    def wait(self, arrived: Callable[[], bool], missing: Callable[[], Iterable[int]], what: str, since: float) -> None:
         """Poll `arrived` until it is true. `since` (monotonic) is when the operation began: its deadline
         counts from there. Raises `PeerLost` when the run is aborted, and `CollectiveTimeout` with the ranks
         from `missing`."""

@@ -1,19 +1,15 @@
 """Where the workers of a run find each other before they are connected: no port that anyone could join.
 
-On Linux it is a nameless file (memfd) of the process that calls `make_rendezvous`, reached by its descriptor
-in /proc: only processes of the same user can open it, and nothing is left however that process ends. It must
-therefore outlive the making of groups. Elsewhere it is a file in a private directory. Importing this module
-does not import torch, so the launcher can.
+It is a nameless file (memfd) of the process that calls `make_rendezvous`, reached by its descriptor in /proc:
+only processes of the same user can open it, and nothing is left however that process ends. It must therefore
+outlive the making of groups. Importing this module does not import torch, so the launcher can.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
-import tempfile
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.core.errors import ShoalError
@@ -21,23 +17,20 @@ from shoal.core.errors import ShoalError
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-_MEMFD = re.compile(r"/proc/(\d+)/fd/(\d+)")
+_ADDRESS = re.compile(r"/proc/(\d+)/fd/(\d+)")
 
 
 def make_rendezvous() -> str:
     """Make a place to meet and return its address, for processes of this user on this host."""
-    if hasattr(os, "memfd_create"):
-        return f"/proc/{os.getpid()}/fd/{os.memfd_create('shoal-rendezvous', os.MFD_CLOEXEC)}"
-    return str(Path(tempfile.mkdtemp(prefix="shoal-")) / "rendezvous")  # mkdtemp: mode 0700
+    return f"/proc/{os.getpid()}/fd/{os.memfd_create('shoal-rendezvous', os.MFD_CLOEXEC)}"
 
 
 def remove_rendezvous(rendezvous: str) -> None:
     """Take the place down; to be called once, by the process that made it."""
-    memfd = _MEMFD.fullmatch(rendezvous)
-    if memfd is None:
-        shutil.rmtree(Path(rendezvous).parent)
-    elif int(memfd[1]) == os.getpid():  # in a child of the maker the descriptor may be another file by now
-        os.close(int(memfd[2]))
+    address = _ADDRESS.fullmatch(rendezvous)
+    # in a child of the maker the descriptor may be another file by now
+    if address is not None and int(address[1]) == os.getpid():
+        os.close(int(address[2]))
 
 
 def open_store(rendezvous: str, prefix: str, size: int, timeout_s: float) -> Store:

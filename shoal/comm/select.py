@@ -26,25 +26,15 @@ def choose_backend(requested: str, device: str) -> tuple[str, str]:
     if requested == "auto":
         if on_cuda:
             obstacle = _nccl_obstacle()
-            return (
-                ("gloo", f"no NCCL: {obstacle}") if obstacle else ("nccl", "workers compute on CUDA devices")
-            )
+            return ("gloo", f"no NCCL: {obstacle}") if obstacle else ("nccl", "workers compute on CUDA devices")
         obstacle = unsupported()
         return (
-            ("gloo", f"no shared memory: {obstacle}")
-            if obstacle
-            else ("shm", "all workers share this host's memory")
+            ("gloo", f"no shared memory: {obstacle}") if obstacle else ("shm", "all workers share this host's memory")
         )
     if requested == "shm":
-        obstacle = (
-            "it moves tensors in host memory, and workers compute on CUDA devices"
-            if on_cuda
-            else unsupported()
-        )
+        obstacle = "it moves tensors in host memory, and workers compute on CUDA devices" if on_cuda else unsupported()
     elif requested == "nccl":
-        obstacle = (
-            _nccl_obstacle() if on_cuda else f"it moves tensors between CUDA devices, and device={device}"
-        )
+        obstacle = _nccl_obstacle() if on_cuda else f"it moves tensors between CUDA devices, and device={device}"
     else:
         obstacle = _gloo_obstacle()
     if obstacle is not None:
@@ -90,9 +80,7 @@ def make_group(
 
         return ShmGroup(control, world.rank, world.size, timeout_s, number)
     if rendezvous is None:
-        raise ConfigError(
-            f"comm.backend={backend} needs a rendezvous, which `shoal train` or fit(workers=N) gives"
-        )
+        raise ConfigError(f"comm.backend={backend} needs a rendezvous, which `shoal train` or fit(workers=N) gives")
     from shoal.comm.rendezvous import open_store
     from shoal.comm.torch_group import TorchGroup
 

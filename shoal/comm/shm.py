@@ -27,9 +27,7 @@ from shoal.comm.shm_reducer import ShmReducer, share
 from shoal.comm.shm_segment import LINE_BYTES, Window, round_up, unsupported
 from shoal.core.errors import ConfigError, ShoalError
 
-SLOT_BYTES = (
-    4 << 20
-)  # a barrier for each: larger than a cache, because where cores are shared barriers are dear
+SLOT_BYTES = 4 << 20  # a barrier for each: larger than a cache, because where cores are shared barriers are dear
 SMALL_BYTES = 1 << 14  # up to here everybody adds everything up: one barrier instead of two
 _SLOTS = 2
 _SEQUENCE, _CLOSED, _LENGTH = 0, 1, 2  # words of a rank; two of _LENGTH, one a slot

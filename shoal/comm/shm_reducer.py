@@ -33,9 +33,7 @@ from shoal.comm.patience import Patience
 from shoal.comm.shm_segment import LINE_BYTES, Window, round_up
 
 PIECE_BYTES = 128 << 10  # worked on at a time: the pieces of two ranks stay in the second-level cache
-_SHARE_ELEMENTS = (
-    16  # shares end on multiples of it: no cache line is written by two ranks (for 4-byte elements)
-)
+_SHARE_ELEMENTS = 16  # shares end on multiples of it: no cache line is written by two ranks (for 4-byte elements)
 
 
 def share(numel: int, rank: int, size: int) -> tuple[int, int]:
@@ -63,43 +61,30 @@ class ShmReducer(BucketReducer):
         self._marked: list[int] = []  # buckets that this rank has written and not yet done its share of
         self._awaited: list[tuple[memoryview[int], int]] = []
 
-        line_words = LINE_BYTES // 8
-        flag_words = round_up(max(len(buckets), 1), line_words)
-        fact_words = round_up(1 + facts, line_words)  # a weight and the facts
-        rows_words = size * (2 * flag_words + line_words + 2 * fact_words)
-        offsets, data_bytes = [], 0
-        for spec in buckets:
-            offsets.append(data_bytes)
-            data_bytes = round_up(data_bytes + spec.numel * spec.dtype.itemsize, LINE_BYTES)
-        data_bytes = round_up(data_bytes, mmap.PAGESIZE)
-        header_bytes = round_up(rows_words * 8, mmap.PAGESIZE)
+        flag_words = round_up(max(len(buckets), 1), _LINE_WORDS)
+        fact_words = round_up(1 + facts, _LINE_WORDS)  # a weight and the facts
+        all_words = size * (2 * flag_words + _LINE_WORDS + 2 * fact_words)
+        header_bytes = round_up(all_words * 8, mmap.PAGESIZE)
+        offsets, data_bytes = _offsets(buckets)
         own = (header_bytes + rank * data_bytes, data_bytes)
         self._range = window.take(header_bytes + size * data_bytes, own)
+        self._range.settled = True  # nobody touches a buffer before its owner's first `ready`
 
-        words = memoryview(self._range)[: rows_words * 8].cast("q")
-        self._ready = [words[r * flag_words : (r + 1) * flag_words] for r in range(size)]
-        words = words[size * flag_words :]
-        self._done = [words[r * flag_words : (r + 1) * flag_words] for r in range(size)]
-        words = words[size * flag_words :]
-        self._entered = [words[r * line_words : (r + 1) * line_words] for r in range(size)]
-        rows = np.frombuffer(words[size * line_words :], dtype=np.float64).reshape(2, size, fact_words)
-        self._weights, self._facts = rows[:, :, 0], rows[:, :, 1 : 1 + facts]
-
-        memory = torch.from_numpy(np.frombuffer(self._range, dtype=np.uint8))
-        everyone = []
-        for r in range(size):
-            at = header_bytes + r * data_bytes
-            data = memory[at : at + data_bytes]
-            everyone.append(
-                [_typed(data, offset, spec) for offset, spec in zip(offsets, buckets, strict=True)]
-            )
-        self.buffers = everyone[rank]
-        self._pieces = [_pieces([theirs[b] for theirs in everyone], rank) for b in range(len(buckets))]
+        words = memoryview(self._range)[: all_words * 8].cast("q")
+        self._ready, words = _rows(words, size, flag_words)
+        self._done, words = _rows(words, size, flag_words)
+        self._entered, words = _rows(words, size, _LINE_WORDS)
+        numbers = np.frombuffer(words, dtype=np.float64).reshape(2, size, fact_words)
+        self._weights, self._facts = numbers[:, :, 0], numbers[:, :, 1 : 1 + facts]
         self._all_flags = [(row, b) for row in self._done for b in range(len(buckets))]
         self._all_flags += [(row, 0) for row in self._entered]
-        self._sums = {
-            spec.dtype: torch.empty(PIECE_BYTES // spec.dtype.itemsize, dtype=spec.dtype) for spec in buckets
-        }
+
+        memory = torch.from_numpy(np.frombuffer(self._range, dtype=np.uint8))
+        everyone = [_buffers(memory[header_bytes + r * data_bytes :], offsets, buckets) for r in range(size)]
+        self.buffers = everyone[rank]
+        self._pieces = [_pieces(of_bucket, rank) for of_bucket in zip(*everyone, strict=True)]
+        dtypes = {spec.dtype for spec in buckets}
+        self._sums = {dtype: torch.empty(PIECE_BYTES // dtype.itemsize, dtype=dtype) for dtype in dtypes}
 
     def open(self, weight: float) -> None:
         self._range.settled = False
@@ -193,8 +178,26 @@ class ShmReducer(BucketReducer):
         return self._inverse
 
 
-def _typed(data: Tensor, offset: int, spec: BucketSpec) -> Tensor:
-    return data[offset : offset + spec.numel * spec.dtype.itemsize].view(spec.dtype)
+def _offsets(buckets: Sequence[BucketSpec]) -> tuple[list[int], int]:
+    """Where each bucket begins in a rank's data, each on its own cache line, and how long the data is."""
+    offsets, end = [], 0
+    for spec in buckets:
+        offsets.append(end)
+        end = round_up(end + spec.numel * spec.dtype.itemsize, LINE_BYTES)
+    return offsets, round_up(end, mmap.PAGESIZE)
+
+
+def _rows(words: memoryview[int], size: int, length: int) -> tuple[list[memoryview[int]], memoryview[int]]:
+    """Cut a row of `length` words for each rank off `words`; returns them and the rest."""
+    return [words[r * length : (r + 1) * length] for r in range(size)], words[size * length :]
+
+
+def _buffers(data: Tensor, offsets: Sequence[int], buckets: Sequence[BucketSpec]) -> list[Tensor]:
+    """The buckets in one rank's data."""
+    return [
+        data[offset : offset + spec.numel * spec.dtype.itemsize].view(spec.dtype)
+        for offset, spec in zip(offsets, buckets, strict=True)
+    ]
 
 
 def _pieces(buffers: Sequence[Tensor], rank: int) -> list[tuple[Tensor, ...]]:

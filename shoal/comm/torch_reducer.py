@@ -20,9 +20,7 @@ class TorchReducer(BucketReducer):
     """See `BucketReducer`. The process group matches operations by their order, so buckets are started in the
     order of their numbers on every rank, in whatever order they become ready."""
 
-    def __init__(
-        self, group: TorchGroup, buckets: Sequence[BucketSpec], facts: int, device: torch.device
-    ) -> None:
+    def __init__(self, group: TorchGroup, buckets: Sequence[BucketSpec], facts: int, device: torch.device) -> None:
         self._group = group
         self._specs = tuple(buckets)
         self.buffers = [torch.zeros(spec.numel, dtype=spec.dtype, device=device) for spec in buckets]

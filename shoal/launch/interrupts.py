@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as something that a loop can wait for."""
+"""Ctrl-C, SIGTERM and a closed terminal as something that a loop can wait for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Interrupts:
-    """While its ``with`` block lasts, SIGINT and SIGTERM end nothing: `fileno` becomes readable and `take`
+    """While its ``with`` block lasts, SIGINT, SIGTERM and SIGHUP end nothing: `fileno` becomes readable and `take`
     names them.
 
     Signals that were ignored before stay ignored, and outside the main thread, which alone may have
@@ -38,7 +38,7 @@ class Interrupts:
         if threading.current_thread() is threading.main_thread():
             # the kernel may deliver a signal to any thread: only this descriptor is sure to wake ours
             self._wakeup_before = signal.set_wakeup_fd(self._writing.fileno(), warn_on_full_buffer=False)
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, _nothing)
         return self

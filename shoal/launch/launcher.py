@@ -71,6 +71,7 @@ class _Watch:
         self._supervisor = Supervisor(job.workers)
         self._crew = [Hand(rank, job.relay) for rank in range(job.workers)]
         self._record: Record | None = None
+        self._resume_dir: Path | None = None
         self._payload: int | None = None
         self._forked = False
         self._lost: str | None = None  # why there is no zygote any more
@@ -134,6 +135,7 @@ class _Watch:
         for message in messages:
             self._supervisor.on_message(hand.rank, message, time.monotonic())
             if message.get("type") == "started":
+                self._resume_dir = Path(message.get("resume_dir", message["run_dir"]))
                 self._open_logs(str(message["run_dir"]))
         if not more:
             with contextlib.suppress(KeyError):
@@ -182,7 +184,7 @@ class _Watch:
             words = self._tell_failure()
         mistake = status == 2 and words.startswith("shoal: error")
         if words and record is not None and not mistake:
-            place = _short(record.run_dir.path)
+            place = _short(self._resume_dir or record.run_dir.path)
             words += f"\n\nshoal: the same command with --run-dir {place} goes on from the last checkpoint"
         # a notebook raises what it is given, and need not show it twice
         if words and not self._job.relay:

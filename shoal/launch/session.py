@@ -36,6 +36,7 @@ class Session:
     rendezvous: str | None = None
     report: Callable[[Message], None] = lambda message: None
     fits: int = 0  # fit() calls so far: a script may train several models
+    run_dir: str | None = None  # of its first fit(), where the user's code states none of its own
     launched: bool = True  # False: this process was started by the user, not by a launcher
     endings: list[Callable[[], None]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)

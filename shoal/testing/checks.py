@@ -21,7 +21,7 @@ from shoal.launch.session import Session
 from shoal.testing.plan import RULES, Plan
 from shoal.testing.reference import evaluate, reference
 from shoal.testing.training import step_in_plain_pytorch
-from shoal.testing.trial import Trained, Trial
+from shoal.testing.trial import Trained, Trial, same_bits
 
 LOSSES = 1e-5  # relative, of each step
 PARAMETERS = 1e-5  # relative, as a norm over all of them
@@ -79,7 +79,7 @@ def check_evaluation(trained: Trained, plan: Plan) -> None:
         for name, tensor in trained.parameters.items():
             own[name].copy_(tensor)
     expected = evaluate(model, plan)
-    assert trained.evaluation.keys() == expected.keys()
+    assert trained.evaluation.keys() == expected.keys(), f"it evaluates {list(trained.evaluation)}"
     for name, value in expected.items():
         found = trained.evaluation[name]
         assert abs(found - value) <= EVALUATION * abs(value), f"{name} is {found}, in one process {value}"
@@ -87,12 +87,17 @@ def check_evaluation(trained: Trained, plan: Plan) -> None:
 
 def check_coverage(trained: Trained, plan: Plan) -> None:
     """Every sample shaped the model once an epoch: by the run's record and by what the strategy reported."""
-    expected = plan.samples * plan.epochs
-    assert trained.summary["coverage"] == {"expected": expected, "once": expected, "missed": 0, "repeated": 0}
-    assert trained.summary["samples"] == expected
+    _check_totals(trained, plan.samples * plan.epochs)
     if trained.ranks[0].first_step == 0:
         for epoch, counts in trained.seen(plan.samples).items():
             assert (counts == 1).all(), f"in epoch {epoch} {int((counts != 1).sum())} samples were not seen once"
+
+
+def _check_totals(trained: Trained, samples: int) -> None:
+    expected = {"expected": samples, "once": samples, "missed": 0, "repeated": 0}
+    found = trained.summary["coverage"]
+    assert found == expected, f"the coverage is {found}, not {expected}"
+    assert trained.summary["samples"] == samples, f"{trained.summary['samples']} samples were counted, not {samples}"
 
 
 def check_against_reference(trial: Trial, workers: int, plan: Plan, **how: Any) -> Trained:
@@ -112,9 +117,9 @@ def check_clipping(trial: Trial, workers: int, plan: Plan, **how: Any) -> None:
 def check_same_bits(first: Trained, second: Trained) -> None:
     """Two runs are equal to the last bit: losses, parameters, running statistics, optimizer."""
     assert first.losses == second.losses, "the losses are not equal"
-    assert first.state.keys() == second.state.keys()
+    assert first.state.keys() == second.state.keys(), "the states hold other tensors"
     for name, tensor in first.state.items():
-        assert torch.equal(tensor, second.state[name]), f"{name} is not equal"
+        assert same_bits(tensor, second.state[name]), f"{name} is not equal"
 
 
 def check_repeatable(trial: Trial, workers: int, plan: Plan, **how: Any) -> None:
@@ -125,9 +130,7 @@ def check_repeatable(trial: Trial, workers: int, plan: Plan, **how: Any) -> None
 def check_commits(trial: Trial, workers: int, plan: Plan, steps: int) -> None:
     """A batch that was handed out and not trained on is nowhere in the record of samples."""
     (trained,) = trial.train(workers, trial.order(plan, until=steps, checkpoint__every="2 epochs"))
-    expected = steps * plan.global_batch
-    assert trained.summary["samples"] == expected
-    assert trained.summary["coverage"] == {"expected": expected, "once": expected, "missed": 0, "repeated": 0}
+    _check_totals(trained, steps * plan.global_batch)
 
 
 def check_resumes(
@@ -158,13 +161,13 @@ def check_nonfinite(trial: Trial, workers: int, plan: Plan, expected_ranks: Sequ
         assert failure is not None, "the loss was not a number, and training went on"
         assert failure.step == position // plan.global_batch, f"it names step {failure.step}"
         assert list(failure.ranks) == list(expected_ranks), f"it names workers {failure.ranks}"
-        assert failure.before.keys() == failure.after.keys()
+        assert failure.before.keys() == failure.after.keys(), "the failed step left tensors behind"
         for name, piece in failure.before.items():
-            assert torch.equal(piece.tensor, failure.after[name].tensor), f"{name} changed in the failed step"
+            assert same_bits(piece.tensor, failure.after[name].tensor), f"{name} changed in the failed step"
     for name, piece in trained.ranks[0].failure.before.items() if trained.ranks[0].failure else ():
         if piece.is_whole and name.startswith("model."):
             held = trained.ranks[-1].held[name.removeprefix("model.")]
-            assert torch.equal(held, piece.tensor), f"the last worker's {name} changed in the failed step"
+            assert same_bits(held, piece.tensor), f"the last worker's {name} changed in the failed step"
 
 
 def check_refuses_sparse(trial: Trial, workers: int) -> None:

@@ -98,13 +98,21 @@ class Trial:
     def _join(self, records: tuple[RankRecord, ...]) -> Trained:
         first = records[0]
         for rank, record in enumerate(records):
-            assert record.losses == first.losses, f"rank {rank} has other losses than rank 0"
+            equal = np.array_equal(record.losses, first.losses, equal_nan=True)
+            assert equal, f"rank {rank} has other losses than rank 0"
             assert record.rates == first.rates, f"rank {rank} has other learning rates than rank 0"
             if self.replicated:
                 for name, tensor in record.held.items():
-                    assert torch.equal(tensor, first.held[name]), f"rank {rank} has another {name} than rank 0"
+                    assert same_bits(tensor, first.held[name]), f"rank {rank} has another {name} than rank 0"
         state = assemble([record.state for record in records])
         return Trained(tuple(first.losses), tuple(first.rates), state, first.summary, records)
+
+
+def same_bits(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors are equal to the last bit, where they are not a number too."""
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    return torch.equal(*(t.contiguous().view(-1).view(torch.uint8) for t in (first, second)))
 
 
 def assemble(parts: list[State]) -> dict[str, Tensor]:

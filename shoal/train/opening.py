@@ -41,6 +41,7 @@ class Opened:
     group: Group
     view: View
     run_dir: RunDir
+    resume_dir: Path  # by which the run goes on: the run directory, or that of the script's first fit()
     config: Config
     cutting: Cutting
 
@@ -55,14 +56,14 @@ def open_run(spec: RunSpec, session: Session, number: int, closing: contextlib.E
     closing.callback(group.close)
     initialise(spec.program.model, config.init, config.seed)
     _compare(spec, group)
-    run_dir = _locate(spec, session, number, group)
+    resume_dir, run_dir = _locate(spec, session, number, group)
     config = _keep_choices(config, run_dir)
     cutting = _decide(spec, config, group)
     passes = "merged" if cutting.merged else "grain"
     config = config.model_copy(update={"grain": cutting.grain, "passes": passes, "run_dir": str(run_dir.path)})
     me = json.dumps([session.world.rank, socket.gethostname(), os.getpid()]).encode()
     members = tuple(Member("worker", *json.loads(word)) for word in group.gather_bytes(me, "greeting"))
-    return Opened(world, group, View(number, members), run_dir, config, cutting)
+    return Opened(world, group, View(number, members), run_dir, resume_dir, config, cutting)
 
 
 def claim(opened: Opened, session: Session, closing: contextlib.ExitStack) -> None:
@@ -73,7 +74,9 @@ def claim(opened: Opened, session: Session, closing: contextlib.ExitStack) -> No
     if session.world.is_first:
         closing.enter_context(opened.run_dir.locked())
         opened.run_dir.create(opened.config, session.script)
-        session.report({"type": "started", "run_dir": str(opened.run_dir.path)})
+        session.report(
+            {"type": "started", "run_dir": str(opened.run_dir.path), "resume_dir": str(opened.resume_dir)}
+        )
     opened.group.gather_bytes(b"", "claiming the run directory")
 
 
@@ -87,14 +90,33 @@ def _place(world: World, device: str) -> World:
     return replace(world, device=f"cuda:{world.rank % torch.cuda.device_count()}")
 
 
-def _locate(spec: RunSpec, session: Session, number: int, group: Group) -> RunDir:
-    """The first worker chooses the run directory; a script's second fit() gets one below that of its first."""
+def _locate(spec: RunSpec, session: Session, number: int, group: Group) -> tuple[Path, RunDir]:
+    """The first worker chooses the run directory; a script's second fit() gets one below that of its first.
+
+    A directory that the user's own code states for this fit() is that, however many came before. Returns the
+    directory by which the run goes on, too.
+    """
     given = spec.config.run_dir
-    path = Path(given) if given else default_path(session.script, datetime.now())
-    if number > 0:
-        path = path / f"fit-{number + 1}"
-    chosen = group.gather_bytes(str(path.absolute()).encode(), "agreeing on the run directory")[0]
-    return RunDir(Path(chosen.decode()))
+    stated_outside = any(settings.get("run_dir") for _, settings in session.layers)
+    if given and not stated_outside:
+        resume_dir = path = Path(given)
+    else:
+        resume_dir = Path(session.run_dir or given or _unused(default_path(session.script, datetime.now())))
+        path = resume_dir / f"fit-{number + 1}" if number > 0 else resume_dir
+    word = json.dumps([str(resume_dir.absolute()), str(path.absolute())]).encode()
+    first, chosen = json.loads(group.gather_bytes(word, "agreeing on the run directory")[0])
+    if not given or stated_outside:
+        session.run_dir = first
+    return Path(first), RunDir(Path(chosen))
+
+
+def _unused(path: Path) -> Path:
+    """`path`, or one like it that is not there: two runs may begin in the same second."""
+    number, candidate = 1, path
+    while candidate.exists():
+        number += 1
+        candidate = path.with_name(f"{path.name}-{number}")
+    return candidate
 
 
 def _keep_choices(config: Config, run_dir: RunDir) -> Config:

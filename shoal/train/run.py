@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shlex
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -30,6 +29,7 @@ from shoal.core.length import Length
 from shoal.core.spans import Spans
 from shoal.data.loader import Loader, Request
 from shoal.data.source import Source
+from shoal.launch.resume import resume_command
 from shoal.launch.session import Session
 from shoal.strategies.base import Pass, Runtime, StepResult, Work
 from shoal.train.announce import Announcer
@@ -125,15 +125,10 @@ class Run:
             steps_per_epoch=self._batches.per_epoch,
             module=self._spec.program.model,
             json_output=self._session.json_output,
-            resume_command=self._resume_command(),
+            resume_command=resume_command(self._session, self._group.size, self._opened.resume_dir),
             header=header(self._spec, self._opened, self._batches),
         )
         return Announcer(self._opened.run_dir, self._spec.callbacks, info)
-
-    def _resume_command(self) -> str:
-        script = self._session.script or "SCRIPT"
-        workers = f" --workers {self._group.size}" if self._group.size > 1 else ""
-        return f"shoal train {shlex.quote(script)}{workers} --run-dir {shlex.quote(str(self._opened.run_dir.path))}"
 
     def _resume(self) -> None:
         """Go on from the newest good checkpoint, if there is one, and tell how the run begins."""

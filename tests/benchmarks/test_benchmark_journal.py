@@ -10,7 +10,7 @@ from benchmarks.journal import Journal
 from benchmarks.report import Run
 
 pytestmark = pytest.mark.unit
-GOOD = Run("ddp", "mlp", 0, 0.5, 3.0, 100.0, 1.0)
+GOOD = Run("ddp", "mlp", 0, 0.5, 3.0, 100.0, checksum=1.0)
 BAD = Run("shoal", "mlp", 0, 0.5, 3.0, error="exit status 1")
 
 
@@ -37,7 +37,7 @@ def test_a_failed_run_is_tried_again_and_replaced(tmp_path: Path) -> None:
     journal = Journal(path, {})
     journal.add(BAD)
     assert not journal.holds(["shoal"], "mlp", 0)
-    better = Run("shoal", "mlp", 0, 0.5, 3.0, 200.0, 1.0)
+    better = Run("shoal", "mlp", 0, 0.5, 3.0, 200.0, checksum=1.0)
     journal.add(better)
     assert journal.runs == Journal(path, {}).runs == [better]
 

@@ -13,7 +13,8 @@ pytestmark = pytest.mark.unit
 
 
 def run(peer: str, number: int, samples_per_s: float | None, checksum: float = 1.0, error: str | None = None) -> Run:
-    return Run(peer, "mlp", number, 0.0, 1.0, samples_per_s, checksum if error is None else None, error)
+    checked = checksum if error is None else None
+    return Run(peer, "mlp", number, 0.0, 1.0, samples_per_s, checksum=checked, error=error)
 
 
 def test_figures_of_nine_values() -> None:
@@ -67,7 +68,7 @@ def test_a_round_in_which_one_failed_has_no_ratio() -> None:
 
 
 def test_runs_of_another_workload_do_not_count() -> None:
-    other = Run("shoal", "resnet20", 0, 0.0, 1.0, 100.0, 1.0)
+    other = Run("shoal", "resnet20", 0, 0.0, 1.0, 100.0)
     assert ratios([run("ddp", 0, 1), other], "mlp", "shoal", "ddp") is None
 
 

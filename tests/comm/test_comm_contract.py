@@ -29,9 +29,7 @@ def values(seed: int, rank: int, numel: int, dtype: str = "float32") -> torch.Te
 
 
 def digest(*tensors: torch.Tensor) -> str:
-    return hashlib.sha256(
-        b"".join(t.contiguous().view(torch.uint8).numpy().tobytes() for t in tensors)
-    ).hexdigest()
+    return hashlib.sha256(b"".join(t.contiguous().view(torch.uint8).numpy().tobytes() for t in tensors)).hexdigest()
 
 
 # --- all_reduce, broadcast, gather_bytes, barrier

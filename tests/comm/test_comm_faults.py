@@ -16,14 +16,10 @@ from shoal.testing.ranks import Rank, RankHarness
 
 pytestmark = [pytest.mark.contract, pytest.mark.ranks]
 on_all = pytest.mark.parametrize("backend", BACKENDS)
-in_all = pytest.mark.parametrize(
-    "operation", ["reducer", "all_reduce", "broadcast", "gather_bytes", "barrier"]
-)
+in_all = pytest.mark.parametrize("operation", ["reducer", "all_reduce", "broadcast", "gather_bytes", "barrier"])
 
 
-def work_for_ever(
-    session: Session, backend: str, operation: str, timeout_s: float, absent: int | None
-) -> None:
+def work_for_ever(session: Session, backend: str, operation: str, timeout_s: float, absent: int | None) -> None:
     """Works until something ends it; rank `absent` makes the group and then never comes."""
     group = join(session, backend, timeout_s)
     tensor = torch.ones(300_000)

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from shoal.testing.checks import check_against_reference, check_repeatable, check_same_bits
+from shoal.testing.checks import (
+    check_against_reference,
+    check_nonfinite,
+    check_repeatable,
+    check_result,
+    check_same_bits,
+)
 from shoal.testing.contract import StrategyContract, short
 from shoal.testing.plan import Plan
+from shoal.testing.ranks import RankHarness
 from shoal.testing.subjects import MAIN
 from shoal.testing.trial import Trial
 

@@ -1,0 +1,151 @@
+"""SIGKILL at any moment: the run goes on from the newest complete checkpoint, and nobody can tell afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import select
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from e2e import Process, Run, descendants, eventually
+from e2e_script import SCRIPT
+
+from shoal.checkpoint.catalog import Catalog
+from shoal.launch.session import Session
+from shoal.testing.ranks import RankHarness
+
+pytestmark = pytest.mark.ranks
+
+KILLS = 46  # of workers; of whole commands there are four more
+LONGEST_S = 0.6
+
+
+def victim(session: Session, run_dir: str) -> str:
+    """An ordinary training that saves after every step."""
+    import torch
+    from torch import nn
+
+    import shoal
+
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(237, 10, generator=generator)
+    trainer = shoal.Trainer(
+        model=nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 4)),
+        loss=nn.CrossEntropyLoss(),
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.01),
+        train=(inputs, inputs[:, :4].argmax(1)),
+        test=(inputs[:50], inputs[:50, :4].argmax(1)),
+        global_batch=20,
+        epochs=4,
+        checkpoint={"every": "1 step"},
+        run_dir=run_dir,
+    )
+    return str(trainer.fit().summary["params_sha256"])
+
+
+def newest(run: Run) -> int:
+    """The step of the newest checkpoint. None may be damaged, and none that was announced may be missing."""
+    found = Catalog(run.checkpoints).newest_valid(pytest.fail)
+    step = found.cursor.step if found is not None else 0
+    announced = [event["cursor"]["step"] for event in run.events("checkpoint")]
+    assert step >= max(announced, default=0), "what was said to be saved is not there"
+    return step
+
+
+def test_workers_killed_at_random_moments(ranks: RankHarness, tmp_path: Path) -> None:
+    draw = random.Random(11)
+    reference = Run(tmp_path / "reference")
+    begun = time.monotonic()
+    ranks.run(2, victim, str(reference.path))
+    span_s = min(LONGEST_S, time.monotonic() - begun)
+    kills = during_a_save = completed = resumed = 0
+    run = Run(tmp_path / "run-0")
+    while kills < KILLS:
+        before = newest(run)
+        begun_before = len(run.events("run_started"))
+        with ranks.start(2, victim, str(run.path)) as training:
+            first = draw.randrange(2)
+            training.signal(first, 0)  # it is there
+            time.sleep(draw.uniform(0.0, span_s))  # any moment will do: nothing is waited for
+            for rank in (first, 1 - first):
+                with contextlib.suppress(AssertionError, ProcessLookupError):  # it may have ended in time
+                    training.signal(rank, signal.SIGKILL)
+            training.wait()
+        kills += 1
+        during_a_save += any(run.checkpoints.glob(".tmp-*"))
+        for started in run.events("run_started")[begun_before:]:
+            assert started["cursor"]["step"] == before, "it did not go on from the newest complete checkpoint"
+            resumed += before > 0
+        if (run.path / "summary.json").exists():
+            assert run.outcome() == reference.outcome()
+            completed += 1
+            run = Run(tmp_path / f"run-{completed}")
+    ranks.run(2, victim, str(run.path))
+    assert run.outcome() == reference.outcome()
+    assert not list(run.path.rglob(".*tmp*")), "what killed writers left was not cleared away"
+    assert during_a_save >= 10, f"only {during_a_save} of {kills} kills came during a save"
+    assert resumed >= 20, f"only {resumed} of {kills} attempts went on from a checkpoint"
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_command_that_is_killed(shoal_process: Callable[..., Process], tmp_path: Path, everything: bool) -> None:
+    """The launcher alone: its workers vanish by themselves. Or all of it at once."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    words = ("script.py", "--workers", "2", "--set", "checkpoint.every=2 steps", "--run-dir")
+    draw = random.Random(everything)
+    run, shared = Run(tmp_path / "run"), set(os.listdir("/dev/shm"))
+    for _ in range(2):
+        # long enough to be killed in its middle, in any event
+        process = shoal_process(*words, "run", "--epochs", "2000")
+        before = len(run.events("run_started"))
+        eventually(lambda before=before, process=process: alive(process) and len(run.events("run_started")) > before)
+        begun = newest(run)
+        eventually(lambda begun=begun, process=process: alive(process) and newest_name(run) > begun + 4)
+        time.sleep(draw.uniform(0.0, 0.1))
+        pids = descendants(process.pid)
+        assert len(pids) == 3  # a zygote and two workers
+        pidfds = [os.pidfd_open(pid) for pid in pids]
+        for pid in (process.pid, *(pids if everything else ())):
+            with contextlib.suppress(ProcessLookupError):  # gone with its parent already
+                os.kill(pid, signal.SIGKILL)
+        assert process.end().status == -signal.SIGKILL
+        assert gone(pidfds)
+        assert newest(run) > begun
+    last = newest(run)
+    with shoal_process(*words, "run", "--steps", str(last + 7)) as process:
+        done = process.end()
+    assert done.status == 0, done
+    assert f"going on from step {last}:" in done.out
+    with shoal_process(*words, "whole", "--steps", str(last + 7)) as process:
+        assert process.end().status == 0
+    assert run.outcome() == Run(tmp_path / "whole").outcome()
+    assert set(os.listdir("/dev/shm")) <= shared
+
+
+def newest_name(run: Run) -> int:
+    entries = Catalog(run.checkpoints).entries()
+    return entries[-1].step if entries else 0
+
+
+def gone(pidfds: list[int], deadline_s: float = 10.0) -> bool:
+    """Whether these processes end; closes the descriptors."""
+    try:
+        for pidfd in pidfds:
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            if not poll.poll(deadline_s * 1000):
+                return False
+        return True
+    finally:
+        for pidfd in pidfds:
+            os.close(pidfd)
+
+
+def alive(process: Process) -> bool:
+    assert process.running(), process.end()
+    return True

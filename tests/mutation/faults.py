@@ -1,0 +1,286 @@
+"""Deliberate faults in Shoal's own code. Each is carried out on every rank before it trains.
+
+A fault is put in by replacing a function by one that does nearly the same, so the code around it is the real one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import shoal.core.cursor
+import shoal.data.loader
+import shoal.strategies.allreduce
+import shoal.strategies.replica
+from shoal.comm.shm import ShmGroup
+from shoal.comm.shm_reducer import ShmReducer
+from shoal.core.coverage import EpochCoverage
+from shoal.core.errors import NonFiniteLoss
+from shoal.data.tensors import TensorSource
+from shoal.launch.session import Session
+from shoal.strategies.allreduce import AllReduce, AllReduceReplica
+from shoal.strategies.buffers import RunningBuffers
+from shoal.strategies.objective import _FunctionObjective, _ModuleObjective
+from shoal.strategies.replica import ModelReplica
+from shoal.testing.subjects import Subject
+from shoal.train.rates import Rates
+from shoal.train.run import Run
+from shoal.train.saving import CoverageRecord, Saver
+
+# ---- samples
+
+
+def sample_dropped(session: Session) -> None:
+    original = TensorSource.fetch
+
+    def fetch(self: TensorSource, indices: Any, epoch: int, seed: int) -> Any:
+        return original(self, indices[:-1] if len(indices) > 1 else indices, epoch, seed)
+
+    if session.world.rank == 1:
+        TensorSource.fetch = fetch  # type: ignore[method-assign]
+
+
+def sample_repeated(session: Session) -> None:
+    original = TensorSource.fetch
+
+    def fetch(self: TensorSource, indices: Any, epoch: int, seed: int) -> Any:
+        return original(self, np.append(indices[:-1], indices[:1]), epoch, seed)
+
+    if session.world.rank == 1:
+        TensorSource.fetch = fetch  # type: ignore[method-assign]
+
+
+def grain_lost_between_workers(session: Session) -> None:
+    original = shoal.core.cursor.shares
+
+    def shares(count: int, weights: Any) -> Any:
+        return tuple(range(r.start, r.stop - (rank == 0 and len(r) > 1)) for rank, r in enumerate(original(count, weights)))
+
+    shoal.core.cursor.shares = shares
+
+
+def order_of_each_worker_its_own(session: Session) -> None:
+    original = shoal.data.loader.epoch_order
+    shoal.data.loader.epoch_order = lambda seed, epoch, *rest: original(seed + session.world.rank, epoch, *rest)  # type: ignore[assignment]
+
+
+def order_the_same_in_every_epoch(session: Session) -> None:
+    original = shoal.data.loader.epoch_order
+    shoal.data.loader.epoch_order = lambda seed, epoch, *rest: original(seed, 0, *rest)  # type: ignore[assignment]
+
+
+# ---- gradients
+
+
+def gradient_counted_twice(session: Session) -> None:
+    original = AllReduceReplica._add
+
+    def add(self: AllReduceReplica, at: int, parameter: Any) -> None:
+        if session.world.rank == 1 and at == 0:
+            parameter.grad.mul_(2)
+        original(self, at, parameter)
+
+    AllReduceReplica._add = add  # type: ignore[method-assign]
+
+
+def update_applied_twice(session: Session) -> None:
+    original = ModelReplica.update
+
+    def update(self: ModelReplica, learning_rates: Any, change: Any) -> None:
+        original(self, learning_rates, change)
+        original(self, learning_rates, change)
+
+    ModelReplica.update = update  # type: ignore[method-assign]
+
+
+def weight_of_one_worker_off(session: Session) -> None:
+    original = ShmReducer.open
+    extra = 0.01 if session.world.rank == 1 else 0.0
+    ShmReducer.open = lambda self, weight: original(self, weight + extra)  # type: ignore[method-assign, assignment]
+
+
+def mean_of_means(session: Session) -> None:
+    for kind in (_ModuleObjective, _FunctionObjective):
+        _divide_at_once(kind)
+
+
+def _divide_at_once(kind: Any) -> None:
+    original = kind.__call__
+
+    def call(self: Any, model: nn.Module, batch: Any) -> Any:
+        loss = original(self, model, batch)
+        return replace(loss, total=loss.total / loss.weight, weight=1.0) if loss.weight else loss
+
+    kind.__call__ = call
+
+
+def slice_not_summed(session: Session) -> None:
+    original = ShmReducer._reduce
+
+    def reduce(self: ShmReducer, bucket: int) -> None:
+        if session.world.rank == 0 or bucket != 0 or self._step != 3:
+            original(self, bucket)
+
+    ShmReducer._reduce = reduce  # type: ignore[method-assign]
+
+
+def unused_means_zero(session: Session) -> None:
+    original = AllReduceReplica.reduce
+
+    def reduce(self: AllReduceReplica, facts: list[float]) -> Any:
+        result = original(self, facts)
+        for _, parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        return result
+
+    AllReduceReplica.reduce = reduce  # type: ignore[method-assign]
+
+
+def clipped_before_the_sum(session: Session) -> None:
+    original = AllReduceReplica._add
+
+    def add(self: AllReduceReplica, at: int, parameter: Any) -> None:
+        assert self.runtime.clip.norm is not None
+        nn.utils.clip_grad_norm_([parameter], self.runtime.clip.norm * 50)  # of a sum over 50 samples
+        original(self, at, parameter)
+
+    AllReduceReplica._add = add  # type: ignore[method-assign]
+    shoal.strategies.replica.clip_gradients = lambda clip, parameters: None
+
+
+def learning_rate_times_workers(session: Session) -> None:
+    original = Rates.at
+    Rates.at = lambda self, cursor: tuple(rate * session.world.size for rate in original(self, cursor))  # type: ignore[method-assign, assignment]
+
+
+def schedule_one_step_late(session: Session) -> None:
+    original = Rates.at
+    Rates.at = lambda self, cursor: original(self, replace(cursor, step=max(0, cursor.step - 1)))  # type: ignore[method-assign, assignment]
+
+
+def starting_weights_differ(session: Session) -> None:
+    """Each worker builds its own weights, and nobody makes them equal."""
+    original = Subject.model
+
+    def model(self: Subject) -> nn.Module:
+        built = original(self)
+        with torch.no_grad():
+            next(built.parameters()).add_(0.01 * session.world.rank)
+        return built
+
+    Subject.model = model  # type: ignore[method-assign]
+    AllReduceReplica._make_equal = lambda self: None  # type: ignore[method-assign]
+
+
+# ---- what looks at a batch or draws
+
+
+def statistics_not_combined(session: Session) -> None:
+    def commit(self: RunningBuffers, change: torch.Tensor) -> None:
+        own = torch.empty_like(change)
+        self.changes(own)
+        original(self, own)
+
+    original = RunningBuffers.commit
+    RunningBuffers.commit = commit  # type: ignore[method-assign]
+
+
+def statistics_move_with_each_grain(session: Session) -> None:
+    RunningBuffers.before_pass = lambda self: None  # type: ignore[method-assign]
+
+
+def dropout_seeded_by_worker(session: Session) -> None:
+    original = shoal.strategies.replica.grain_seed
+    shoal.strategies.replica.grain_seed = lambda seed, step, grain: original(seed + session.world.rank, step, grain)
+
+
+# ---- transactions
+
+
+def step_with_nan_applied(session: Session) -> None:
+    original = AllReduce.step
+
+    def step(self: AllReduce, replica: AllReduceReplica, work: Any) -> Any:
+        try:
+            return original(self, replica, work)
+        except NonFiniteLoss:
+            replica.update(work.learning_rates, replica.buffer_change)
+            raise
+
+    AllReduce.step = step  # type: ignore[method-assign]
+
+
+def nan_not_noticed(session: Session) -> None:
+    blind = SimpleNamespace(**{**vars(math), "isfinite": lambda value: True})
+    shoal.strategies.allreduce.math = blind  # type: ignore[assignment]
+
+
+def statistics_not_rolled_back(session: Session) -> None:
+    RunningBuffers.rollback = lambda self: None  # type: ignore[method-assign]
+
+
+def coverage_of_what_was_handed_out(session: Session) -> None:
+    original = Run._load
+
+    def load(self: Run, grains: Any) -> Any:
+        loaded = original(self, grains)
+        EpochCoverage.commit(self._coverage._epoch, loaded.indices)
+        return loaded
+
+    Run._load = load  # type: ignore[method-assign]
+    CoverageRecord.commit = lambda self, indices: None  # type: ignore[method-assign]
+
+
+# ---- evaluation
+
+
+def evaluation_without_weights(session: Session) -> None:
+    original = ShmGroup.all_reduce
+
+    def all_reduce(self: ShmGroup, tensor: torch.Tensor, what: str) -> None:
+        if "evaluation" in what:
+            tensor[:, 0] /= tensor[:, 1]
+            tensor[:, 1] = 1.0
+        original(self, tensor, what)
+
+    ShmGroup.all_reduce = all_reduce  # type: ignore[method-assign]
+
+
+def evaluation_in_training_mode(session: Session) -> None:
+    nn.Module.eval = lambda self: self.train()  # type: ignore[method-assign]
+
+
+# ---- checkpoints
+
+
+def _saved_with(change: Any) -> None:
+    original = Saver.save
+
+    def save(self: Saver, strategy: Any, replica: Any, cursor: Any, *rest: Any) -> None:
+        original(self, strategy, replica, change(cursor), *rest)
+
+    Saver.save = save  # type: ignore[method-assign]
+
+
+def cursor_one_step_ahead(session: Session) -> None:
+    _saved_with(lambda c: replace(c, batch=c.batch + 1, step=c.step + 1, samples=c.samples + 100))
+
+
+def cursor_one_batch_behind(session: Session) -> None:
+    _saved_with(lambda c: replace(c, batch=c.batch - 1))
+
+
+def optimizer_not_restored(session: Session) -> None:
+    shoal.strategies.replica.load_optimizer = lambda *given: None
+
+
+def coverage_not_restored(session: Session) -> None:
+    original = CoverageRecord.restore
+    CoverageRecord.restore = lambda self, counts, finished, first: original(self, 0 * counts, finished, first)  # type: ignore[method-assign, assignment]

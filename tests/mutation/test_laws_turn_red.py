@@ -1,0 +1,75 @@
+"""Every law has a check that notices when it is broken: faults in our own code turn the right check red."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import faults
+import pytest
+from law_checks import CHECKS
+
+from shoal.launch.session import Session
+from shoal.testing.ranks import RankHarness
+from shoal.testing.trial import Trial
+
+pytestmark = [pytest.mark.mutation, pytest.mark.ranks]
+
+DIFFERS = r"differs? by .* from plain PyTorch"
+
+# a fault, the check that must notice it, and what the check must say: not any failure will do
+MUTATIONS: list[tuple[Callable[[Session], None], str, str]] = [
+    (faults.sample_dropped, "mlp", DIFFERS),
+    (faults.sample_repeated, "mlp", DIFFERS),
+    (faults.sample_repeated, "resnet", DIFFERS),
+    (faults.grain_lost_between_workers, "coverage", "missed"),
+    (faults.grain_lost_between_workers, "mlp", DIFFERS),
+    (faults.order_of_each_worker_its_own, "coverage", "missed"),
+    (faults.order_the_same_in_every_epoch, "mlp", DIFFERS),
+    (faults.gradient_counted_twice, "mlp", DIFFERS),
+    (faults.gradient_counted_twice, "resnet", DIFFERS),
+    (faults.update_applied_twice, "mlp", DIFFERS),
+    (faults.weight_of_one_worker_off, "mlp", DIFFERS),
+    (faults.mean_of_means, "shares of 3 to 1", DIFFERS),
+    (faults.mean_of_means, "gpt", DIFFERS),
+    (faults.slice_not_summed, "mlp", r"rank 1 has "),
+    (faults.unused_means_zero, "branches", DIFFERS),
+    (faults.clipped_before_the_sum, "clipping", DIFFERS),
+    (faults.learning_rate_times_workers, "mlp", "the learning rate of step 0 was"),
+    (faults.schedule_one_step_late, "schedule", "the learning rate of step 1 was"),
+    (faults.starting_weights_differ, "mlp", r"rank 1 has another|differs"),
+    (faults.statistics_not_combined, "resnet", r"rank 1 has another .*running"),
+    (faults.statistics_move_with_each_grain, "resnet", r"running_(mean|var) differs by"),
+    (faults.dropout_seeded_by_worker, "gpt", DIFFERS),
+    (faults.step_with_nan_applied, "not a number", "changed in the failed step"),
+    (faults.nan_not_noticed, "not a number", "training went on|other losses"),
+    (faults.statistics_not_rolled_back, "not a number", r"running_(mean|var) changed in the failed step|rank 1 has another"),
+    (faults.coverage_of_what_was_handed_out, "commits", "'once': 200"),
+    (faults.evaluation_without_weights, "evaluation", "in one process"),
+    (faults.evaluation_in_training_mode, "resnet", r"rank 1 has another .*running"),
+    (faults.cursor_one_step_ahead, "resuming", "it went on at step 5, not 4"),
+    (faults.cursor_one_batch_behind, "resuming", DIFFERS),
+    (faults.optimizer_not_restored, "resuming", DIFFERS),
+    (faults.coverage_not_restored, "resuming", "missed"),
+]
+
+
+@pytest.fixture
+def trial(ranks: RankHarness, tmp_path: Path) -> Trial:
+    return Trial(ranks, "allreduce", tmp_path, {"comm.backend": "shm"})
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_check_is_green_without_a_fault(trial: Trial, check: str) -> None:
+    CHECKS[check](trial)
+
+
+@pytest.mark.parametrize(
+    ("fault", "check", "words"), MUTATIONS, ids=[f"{fault.__name__}-{check}" for fault, check, _ in MUTATIONS]
+)
+def test_a_fault_turns_the_check_red(
+    trial: Trial, fault: Callable[[Session], None], check: str, words: str
+) -> None:
+    with pytest.raises(AssertionError, match=words) as caught:
+        CHECKS[check](trial.prepared(fault))
+    assert "Traceback" not in str(caught.value), "the fault broke the program instead of the law"
