@@ -33,6 +33,7 @@ from shoal.comm.patience import Patience
 from shoal.comm.shm_segment import LINE_BYTES, Window, round_up
 
 PIECE_BYTES = 128 << 10  # worked on at a time: the pieces of two ranks stay in the second-level cache
+_LINE_WORDS = LINE_BYTES // 8
 _SHARE_ELEMENTS = 16  # shares end on multiples of it: no cache line is written by two ranks (for 4-byte elements)
 
 

@@ -29,6 +29,15 @@ class LossSum:
     output: Tensor | None = None
     target: Tensor | None = None
 
+    def backward(self) -> None:
+        """Add the gradient of the sum to the parameters."""
+        if not self.total.requires_grad:
+            raise ConfigError(
+                "the loss does not depend on the model's parameters, so nothing can be trained: is it computed under "
+                "torch.no_grad(), or from something that was detached?"
+            )
+        self.total.backward()  # type: ignore[no-untyped-call]
+
 
 class Objective:
     """Computes a `LossSum`. `divided` is False where the user asked for a plain sum over the global batch."""

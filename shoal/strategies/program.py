@@ -32,6 +32,8 @@ class Program:
     def __post_init__(self) -> None:
         if not isinstance(self.optimizer, torch.optim.Optimizer) and not callable(self.optimizer):
             raise ConfigError(f"optimizer={self.optimizer!r} is neither an optimizer nor a function: {_GIVE_OPTIMIZER}")
+        if not any(parameter.requires_grad for parameter in self.model.parameters()):
+            raise ConfigError("the model has no parameter that requires a gradient: nothing can be trained")
         uninitialised = [n for n, p in self.model.named_parameters() if nn.parameter.is_lazy(p)]
         if uninitialised:
             raise ConfigError(
@@ -49,10 +51,7 @@ class Program:
         """The optimizer over this model's trainable parameters. Called once, when the strategy binds the program."""
         if isinstance(self.optimizer, torch.optim.Optimizer):
             return self.optimizer
-        trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        if not trainable:
-            raise ConfigError("the model has no parameter that requires a gradient: nothing can be trained")
-        built = self.optimizer(trainable)
+        built = self.optimizer([parameter for parameter in self.model.parameters() if parameter.requires_grad])
         if not isinstance(built, torch.optim.Optimizer):
             raise ConfigError(
                 f"the function given as optimizer returned {type(built).__name__}, not an optimizer: {_GIVE_OPTIMIZER}"

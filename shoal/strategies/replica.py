@@ -67,7 +67,7 @@ class ModelReplica:
                 before_last(gradient)
             control.enter(rank, step, "backward")
             with spans("backward"):
-                loss.total.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 self.collect()
         if not work.passes:
             before_last(gradient)

@@ -94,7 +94,7 @@ def _gradient(model: nn.Module, objective: Objective, batches: Sequence[Batch]) 
     total = 0.0
     for batch in batches:
         loss = objective(model, batch)
-        loss.total.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         total += float(loss.total.detach())
     grads = [p.grad.to_dense().flatten() for p in model.parameters() if p.grad is not None]
     return total, torch.cat(grads) if grads else torch.zeros(1)
