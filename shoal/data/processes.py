@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
 import torch
@@ -35,6 +36,7 @@ Q = TypeVar("Q")
 QUESTIONS_AHEAD = 2  # for each process: one that it works on, one to go on with
 KILLED_WITHIN_S = 5.0  # a killed process is gone at once, unless the kernel holds it in a read from a lost disk
 _LENGTH = struct.Struct("<Q")
+_OURS = str(Path(__file__).parents[1])
 
 
 class LoaderProcesses(Generic[Q]):
@@ -158,13 +160,21 @@ def _serve(answer: Callable[[Any], Batch], ours: socket.socket, theirs: socket.s
         try:
             message = _pack(answer(question))
         except Exception as error:
-            error.add_note(f"in a loader process:\n{''.join(traceback.format_exception(error))}")
+            error.add_note(f"in a loader process:\n{_place_of(error)}")
             message = _pack(_Failed(_that_can_travel(error)))
         try:
             for part in message:
                 theirs.sendall(part)
         except OSError:
             return
+
+
+def _place_of(error: Exception) -> str:
+    """Where the user's code raised `error`, and out of what: neither survives pickling."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OURS)]
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    because = ["caused by:\n", *traceback.format_exception(cause)] if cause is not None else []
+    return "".join([*traceback.format_list(frames), *because]).rstrip("\n")
 
 
 def _that_can_travel(error: Exception) -> Exception:

@@ -11,9 +11,13 @@ from collections import deque
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+import shoal.launch
+
 _HELD_BYTES = 1 << 20
 _TAIL_LINES = 20
 _CHUNK_BYTES = 1 << 16
+# frames that are in every worker
+_MACHINERY = tuple(f'  File "{place}' for place in (Path(shoal.launch.__path__[0]).parent, "<frozen runpy>", "<string>"))
 
 
 class Outlet(ABC):
@@ -79,9 +83,10 @@ class WorkerLog(Outlet):
 
     def last_words(self) -> str:
         """The end of what the worker has written, and where the rest is."""
-        lines = b"".join(self._held).decode(errors="replace").splitlines()[-_TAIL_LINES:]
+        lines = b"".join(self._held).decode(errors="replace").splitlines()
         if not lines:
             return ""
+        lines = _of_a_crash(lines) or lines[-_TAIL_LINES:]
         place = f" (all of it: {self._file.name})" if self._file is not None else ""
         return f"its last output{place}:\n" + "\n".join(f"  {line}" for line in lines)
 
@@ -90,6 +95,15 @@ class WorkerLog(Outlet):
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _of_a_crash(lines: list[str]) -> list[str]:
+    """What Python has written when a compiled library failed: its first lines say where, most of the others do not."""
+    begins = [number for number, line in enumerate(lines) if line.startswith("Fatal Python error")]
+    if not begins:
+        return []
+    crash = [line for line in lines[begins[-1] :] if not line.startswith(("Extension modules", *_MACHINERY))]
+    return crash[:_TAIL_LINES]
 
 
 class Relay(Outlet):

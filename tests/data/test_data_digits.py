@@ -60,7 +60,7 @@ def test_scikit_learns_own_loader_gives_the_same_when_the_file_has_moved(
 
 def test_a_wrong_split_is_answered_by_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean 'train'"):
-        digits("trian")
+        digits("trains")
 
 
 def test_without_scikit_learn_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

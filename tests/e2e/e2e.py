@@ -144,7 +144,7 @@ class Process:
             self._process.kill()
         self._process.communicate(timeout=DEADLINE_S)
         self._errors.close()
-        Path(self._errors.name).unlink()
+        Path(self._errors.name).unlink(missing_ok=True)
 
 
 def shoal_command(*words: str) -> list[str]:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conftest import Shoal
 from e2e import Process, Run, descendants, eventually
 from e2e_script import SCRIPT
 
@@ -21,7 +22,7 @@ from shoal.testing.ranks import RankHarness
 
 pytestmark = pytest.mark.ranks
 
-KILLS = 46  # of workers; of whole commands there are four more
+KILLS = 48  # of workers; of whole commands there are two more
 LONGEST_S = 0.6
 
 
@@ -92,19 +93,19 @@ def test_workers_killed_at_random_moments(ranks: RankHarness, tmp_path: Path) ->
     assert resumed >= 20, f"only {resumed} of {kills} attempts went on from a checkpoint"
 
 
-@pytest.mark.parametrize("everything", [False, True])
-def test_a_command_that_is_killed(shoal_process: Callable[..., Process], tmp_path: Path, everything: bool) -> None:
-    """The launcher alone: its workers vanish by themselves. Or all of it at once."""
-    (tmp_path / "script.py").write_text(SCRIPT)
-    words = ("script.py", "--workers", "2", "--set", "checkpoint.every=2 steps", "--run-dir")
-    draw = random.Random(everything)
-    run, shared = Run(tmp_path / "run"), set(os.listdir("/dev/shm"))
-    for _ in range(2):
+def test_a_command_that_is_killed(
+    shoal_process: Callable[..., Process], shoal_here: Shoal
+) -> None:
+    """First the launcher alone, whose workers vanish by themselves; then all of it at once."""
+    shoal_here.write(SCRIPT)
+    words = ("--workers", "2", "--set", "checkpoint.every=2 steps")
+    draw = random.Random(3)
+    run, shared = shoal_here.run, set(os.listdir("/dev/shm"))
+    for everything in (False, True):
         # long enough to be killed in its middle, in any event
-        process = shoal_process(*words, "run", "--epochs", "2000")
-        before = len(run.events("run_started"))
-        eventually(lambda before=before, process=process: alive(process) and len(run.events("run_started")) > before)
-        begun = newest(run)
+        process = shoal_process("script.py", *words, "--run-dir", "run", "--epochs", "2000")
+        starts, begun = len(run.events("run_started")), newest(run)
+        eventually(lambda n=starts, process=process: alive(process) and len(run.events("run_started")) > n)
         eventually(lambda begun=begun, process=process: alive(process) and newest_name(run) > begun + 4)
         time.sleep(draw.uniform(0.0, 0.1))
         pids = descendants(process.pid)
@@ -117,13 +118,12 @@ def test_a_command_that_is_killed(shoal_process: Callable[..., Process], tmp_pat
         assert gone(pidfds)
         assert newest(run) > begun
     last = newest(run)
-    with shoal_process(*words, "run", "--steps", str(last + 7)) as process:
+    with shoal_process("script.py", *words, "--run-dir", "run", "--steps", str(last + 7)) as process:
         done = process.end()
     assert done.status == 0, done
-    assert f"going on from step {last}:" in done.out
-    with shoal_process(*words, "whole", "--steps", str(last + 7)) as process:
-        assert process.end().status == 0
-    assert run.outcome() == Run(tmp_path / "whole").outcome()
+    assert f"going on from step {last:,}:" in done.out
+    assert shoal_here.train(*words, "--run-dir", "whole", "--steps", str(last + 7)).status == 0
+    assert run.outcome() == Run(shoal_here.directory / "whole").outcome()
     assert set(os.listdir("/dev/shm")) <= shared
 
 

@@ -158,7 +158,7 @@ class Stop(shoal.callbacks.Callback):
     assert shoal_here.run.summary()["status"] == "completed"
     assert Run(shoal_here.run.path / "fit-2").summary()["status"] == "interrupted"
     # the command that is shown resumes the script, not its second half
-    assert f"--run-dir {shoal_here.run.path}\n" in interrupted.out
+    assert f"--run-dir {shoal_here.run.path} -- stop\n" in interrupted.out
     resumed = shoal_here.train("--workers", "2", "--run-dir", "run")
     assert resumed.status == 0
     assert "BOTH 24 22" in resumed.out

@@ -134,7 +134,7 @@ def test_sums_over_weights_are_the_mean_of_the_whole(loss: nn.Module, make: Data
         gradient += float(torch.autograd.grad(one.total, scale)[0])
         weight += one.weight
     assert objective.divided
-    assert total / weight == pytest.approx(float(whole), rel=2e-6)
+    assert total / weight == pytest.approx(float(whole.detach()), rel=2e-6)
     assert gradient / weight == pytest.approx(float(expected), rel=1e-5, abs=1e-7)
 
 
