@@ -17,7 +17,8 @@ _HELD_BYTES = 1 << 20
 _TAIL_LINES = 20
 _CHUNK_BYTES = 1 << 16
 # frames that are in every worker
-_MACHINERY = tuple(f'  File "{place}' for place in (Path(shoal.launch.__path__[0]).parent, "<frozen runpy>", "<string>"))
+_PLACES = (Path(shoal.launch.__path__[0]).parent, "<frozen runpy>", "<string>")
+_MACHINERY = tuple(f'  File "{place}' for place in _PLACES)
 
 
 class Outlet(ABC):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from types import TracebackType
 
-from shoal.core.errors import UserError
+from shoal.core.errors import UserError, WorkerFailed
 from shoal.core.seeds import init_seed
 
 _UNSEEDED_FROM = 1 << 32  # PyTorch's own start value has 53 random bits; people choose small seeds
@@ -24,10 +24,11 @@ def settle_plain_process() -> None:
     previous = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        if not isinstance(error, UserError):
+        if not isinstance(error, UserError | WorkerFailed):
             previous(kind, error, traceback)
             return
-        print(f"shoal: error: {error}", file=sys.stderr)
+        # what a worker's failure says begins with who failed, and has the user's frames
+        print(error if isinstance(error, WorkerFailed) else f"shoal: error: {error}", file=sys.stderr)
         sys.exit(error.exit_status)
 
     sys.excepthook = show

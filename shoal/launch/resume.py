@@ -21,7 +21,9 @@ def resume_command(session: Session, workers: int, run_dir: Path) -> str:
     if session.script is None:
         several = f"workers={workers}, " if workers > 1 else ""
         return f"trainer.fit({several}run_dir={str(run_dir)!r})"
-    words = ["shoal", "train", session.script]
+    script = Path(session.script)
+    here = Path.cwd()
+    words = ["shoal", "train", str(script.relative_to(here) if script.is_relative_to(here) else script)]
     if workers > 1:
         words += ["--workers", str(workers)]
     words += [*_stated(session.layers), "--run-dir", str(run_dir)]

@@ -19,6 +19,7 @@ from shoal.core.seeds import grain_seed
 from shoal.core.state import Piece, ShardedState
 from shoal.strategies.base import Runtime, Sums, Work
 from shoal.strategies.buffers import RunningBuffers
+from shoal.strategies.fused import choose_fused
 from shoal.strategies.objective import Batch, LossSum
 from shoal.strategies.program import Program
 
@@ -40,6 +41,7 @@ class ModelReplica:
         self.module: nn.Module = program.model.to(runtime.world.device)
         self.module.train()
         self.optimizer = program.build_optimizer()
+        choose_fused(self.optimizer)
         self.initial_learning_rates = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
         self.parameters = [(n, p) for n, p in self.module.named_parameters() if p.requires_grad]
         self.buffers = RunningBuffers(self.module)

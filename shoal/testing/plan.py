@@ -14,6 +14,8 @@ from shoal.core.config import Clip
 from shoal.testing.subjects import SUBJECTS, Subject
 from shoal.train.schedules import Cosine, Function, Linear, Schedule, Steps, TorchSchedule
 
+NO_CLIP = Clip()
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -26,7 +28,7 @@ class Plan:
     seed: int = 3
     optimizer: str = "momentum"
     schedule: str = "constant"
-    clip: Clip = Clip()
+    clip: Clip = NO_CLIP
     precision: str = "float32"
     test_samples: int = 301
 

@@ -57,11 +57,13 @@ def _train(plan: Plan) -> Reference:
         for number, start in enumerate(range(0, plan.samples, plan.global_batch)):
             rows = torch.from_numpy(np.array(order[start : start + plan.global_batch]))
             batch = tuple(tensor[rows] for tensor in data)
-            optimizer.param_groups[0]["lr"] = initial_rate * factor(len(losses), seen, epoch + number / batches_per_epoch)
+            optimizer.param_groups[0]["lr"] = initial_rate * factor(
+                len(losses), seen, epoch + number / batches_per_epoch
+            )
             optimizer.zero_grad(set_to_none=True)
             model.train()
             loss = _LOSSES[plan.subject](model, batch, plan, len(losses))
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             if plan.clip.value is not None:
                 nn.utils.clip_grad_value_(model.parameters(), plan.clip.value)
             if plan.clip.norm is not None:
@@ -104,8 +106,8 @@ def _normalised(model: nn.Module, batch: Tensors, plan: Plan, step: int) -> Tens
         total = total + F.cross_entropy(logits, labels[rows], reduction="sum")
         share = (rows.stop - rows.start) / len(images)
         for norm, (mean, variance) in zip(norms, after, strict=True):
-            mean += share * _whole(norm.running_mean)
-            variance += share * _whole(norm.running_var)
+            mean.add_(share * _whole(norm.running_mean))
+            variance.add_(share * _whole(norm.running_var))
     for norm, (mean, variance) in zip(norms, after, strict=True):
         norm.running_mean, norm.running_var = mean, variance
         norm.num_batches_tracked = torch.tensor(step + 1)

@@ -101,9 +101,7 @@ def _text(samples: int, seed: int) -> Tensors:
 def masked_loss(model: nn.Module, batch: Tensors) -> tuple[Tensor, Tensor]:
     """A loss as a user writes it whose mean is over tokens: the sum, and how many count."""
     tokens, targets = batch
-    total = F.cross_entropy(
-        model(tokens).flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"
-    )
+    total = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
     return total, (targets != IGNORED).sum()
 
 

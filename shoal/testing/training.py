@@ -161,10 +161,10 @@ def _copies(model: nn.Module) -> dict[str, Tensor]:
 
 def count_hooks(model: nn.Module) -> int:
     """How many hooks hang on a model's modules and parameters."""
-    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    on_modules = sum(len(getattr(module, kind)) for module in model.modules() for kind in kinds)
-    kinds = ("_backward_hooks", "_post_accumulate_grad_hooks")
-    return on_modules + sum(len(getattr(p, kind) or ()) for p in model.parameters() for kind in kinds)
+    of_modules = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    of_parameters = ("_backward_hooks", "_post_accumulate_grad_hooks")
+    on_modules = sum(len(getattr(module, kind)) for module in model.modules() for kind in of_modules)
+    return on_modules + sum(len(getattr(p, kind) or ()) for p in model.parameters() for kind in of_parameters)
 
 
 def step_in_plain_pytorch(model: nn.Module, plan: Plan) -> None:

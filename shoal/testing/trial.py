@@ -73,7 +73,13 @@ class Trial:
         return replace(self, strategy=strategy, how={**self.how, **how})
 
     def order(
-        self, plan: Plan, *, run_dir: Path | None = None, until: int | None = None, poison: int | None = None, **how: Any
+        self,
+        plan: Plan,
+        *,
+        run_dir: Path | None = None,
+        until: int | None = None,
+        poison: int | None = None,
+        **how: Any,
     ) -> Order:
         """What the ranks are told. Without `run_dir` the run gets a new one."""
         directory = run_dir if run_dir is not None else self.directory / f"run-{next(_numbers)}"
@@ -86,9 +92,7 @@ class Trial:
             import cloudpickle
 
             parcel = cloudpickle.dumps((orders, self.prelude))
-        by_rank: list[list[RankRecord]] = self.harness.run(
-            workers, _carry_out, parcel, deadline_s=self.deadline_s
-        )
+        by_rank: list[list[RankRecord]] = self.harness.run(workers, _carry_out, parcel, deadline_s=self.deadline_s)
         return [self._join(records) for records in zip(*by_rank, strict=True)]
 
     def run(self, workers: int, plan: Plan, **how: Any) -> Trained:

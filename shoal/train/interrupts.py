@@ -23,9 +23,17 @@ def graceful(session: Session) -> Iterator[None]:
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         session.control.request_stop()
-        print("\nshoal: stopping after this step (again to end at once)", file=sys.stderr)
+        print("\nshoal: stopping after this step: saving … (Ctrl-C again to end at once)", file=sys.stderr)
         for other in previous:
-            signal.signal(other, signal.default_int_handler)
+            signal.signal(other, at_once)
+
+    def at_once(number: int, frame: FrameType | None) -> None:
+        for other in previous:
+            signal.signal(other, signal.SIG_IGN)  # it ends already
+        if _interactive():
+            raise KeyboardInterrupt
+        print("\nshoal: ended at once, without saving", file=sys.stderr)
+        raise SystemExit(128 + number)
 
     for number in previous:
         signal.signal(number, on_signal)
@@ -41,6 +49,11 @@ def leave(session: Session) -> None:
     """The run was interrupted: what follows in the script is not for a half-trained model."""
     if session.launched:
         raise SessionEnd
-    if hasattr(sys, "ps1"):
+    if _interactive():
         raise KeyboardInterrupt
     raise SystemExit(130)
+
+
+def _interactive() -> bool:
+    """Whether someone sits at a prompt, to which Ctrl-C leads back."""
+    return hasattr(sys, "ps1")

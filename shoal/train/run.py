@@ -334,11 +334,13 @@ class Run:
         with self._closing:
             if self._announcer is None:
                 return
+            at_once = isinstance(error, KeyboardInterrupt | SystemExit)
             with contextlib.suppress(ShoalError, OSError):
-                for event in self._saver.flush(deadline_s=30.0):
+                for event in self._saver.flush(deadline_s=1.0 if at_once else 30.0):
                     self._announce(event)
+            ended = ("interrupted", "ended at once") if at_once else ("failed", _in_one_line(error))
             with contextlib.suppress(ShoalError, OSError):
-                self._announce(RunEnded("failed", self.cursor, _in_one_line(error)))
+                self._announce(RunEnded(ended[0], self.cursor, ended[1]))
 
     def _summarise(self, status: str) -> dict[str, Any]:
         facts = {"bytes": self._account.bytes_sent, "memory": peak_memory_bytes()}

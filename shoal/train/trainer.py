@@ -139,10 +139,10 @@ class Trainer:
             relay=True,
         )
         outcome = Launcher(job).run()
-        if outcome.summary is None or outcome.run_dir is None or outcome.status not in (0, 130):
-            raise WorkerFailed({0: outcome.error or "the workers ended without a result"}, outcome.status)
-        if outcome.status == 130:
+        if outcome.summary is not None and outcome.summary["status"] == "interrupted":
             leave(session)
+        if outcome.summary is None or outcome.run_dir is None or outcome.status != 0:
+            raise WorkerFailed({0: outcome.error or "the workers ended without a result"}, outcome.status)
         trained = Catalog(RunDir(Path(outcome.run_dir)).checkpoints).newest_valid(lambda message: None)
         if trained is not None:
             load_model(self.model, {name: piece.tensor for name, piece in trained.state.pieces.items()})

@@ -33,6 +33,18 @@ from shoal.train.rates import Rates
 from shoal.train.run import Run
 from shoal.train.saving import CoverageRecord, Saver
 
+
+def put(owner: Any, name: str, value: Any) -> None:
+    """Replace a function or a method, as no honest program may."""
+    assert hasattr(owner, name), f"{owner} has no {name} any more"
+    setattr(owner, name, value)
+
+
+def taken(owner: Any, name: str) -> Any:
+    """What stands there now."""
+    return getattr(owner, name)
+
+
 # ---- samples
 
 
@@ -43,7 +55,7 @@ def sample_dropped(session: Session) -> None:
         return original(self, indices[:-1] if len(indices) > 1 else indices, epoch, seed)
 
     if session.world.rank == 1:
-        TensorSource.fetch = fetch  # type: ignore[method-assign]
+        put(TensorSource, "fetch", fetch)
 
 
 def sample_repeated(session: Session) -> None:
@@ -53,26 +65,28 @@ def sample_repeated(session: Session) -> None:
         return original(self, np.append(indices[:-1], indices[:1]), epoch, seed)
 
     if session.world.rank == 1:
-        TensorSource.fetch = fetch  # type: ignore[method-assign]
+        put(TensorSource, "fetch", fetch)
 
 
 def grain_lost_between_workers(session: Session) -> None:
-    original = shoal.core.cursor.shares
+    original = taken(shoal.core.cursor, "shares")
 
     def shares(count: int, weights: Any) -> Any:
-        return tuple(range(r.start, r.stop - (rank == 0 and len(r) > 1)) for rank, r in enumerate(original(count, weights)))
+        return tuple(
+            range(r.start, r.stop - (rank == 0 and len(r) > 1)) for rank, r in enumerate(original(count, weights))
+        )
 
-    shoal.core.cursor.shares = shares
+    put(shoal.core.cursor, "shares", shares)
 
 
 def order_of_each_worker_its_own(session: Session) -> None:
-    original = shoal.data.loader.epoch_order
-    shoal.data.loader.epoch_order = lambda seed, epoch, *rest: original(seed + session.world.rank, epoch, *rest)  # type: ignore[assignment]
+    original = taken(shoal.data.loader, "epoch_order")
+    put(shoal.data.loader, "epoch_order", lambda seed, epoch, *rest: original(seed + session.world.rank, epoch, *rest))
 
 
 def order_the_same_in_every_epoch(session: Session) -> None:
-    original = shoal.data.loader.epoch_order
-    shoal.data.loader.epoch_order = lambda seed, epoch, *rest: original(seed, 0, *rest)  # type: ignore[assignment]
+    original = taken(shoal.data.loader, "epoch_order")
+    put(shoal.data.loader, "epoch_order", lambda seed, epoch, *rest: original(seed, 0, *rest))
 
 
 # ---- gradients
@@ -86,7 +100,7 @@ def gradient_counted_twice(session: Session) -> None:
             parameter.grad.mul_(2)
         original(self, at, parameter)
 
-    AllReduceReplica._add = add  # type: ignore[method-assign]
+    put(AllReduceReplica, "_add", add)
 
 
 def update_applied_twice(session: Session) -> None:
@@ -96,13 +110,13 @@ def update_applied_twice(session: Session) -> None:
         original(self, learning_rates, change)
         original(self, learning_rates, change)
 
-    ModelReplica.update = update  # type: ignore[method-assign]
+    put(ModelReplica, "update", update)
 
 
 def weight_of_one_worker_off(session: Session) -> None:
     original = ShmReducer.open
     extra = 0.01 if session.world.rank == 1 else 0.0
-    ShmReducer.open = lambda self, weight: original(self, weight + extra)  # type: ignore[method-assign, assignment]
+    put(ShmReducer, "open", lambda self, weight: original(self, weight + extra))
 
 
 def mean_of_means(session: Session) -> None:
@@ -127,7 +141,7 @@ def slice_not_summed(session: Session) -> None:
         if session.world.rank == 0 or bucket != 0 or self._step != 3:
             original(self, bucket)
 
-    ShmReducer._reduce = reduce  # type: ignore[method-assign]
+    put(ShmReducer, "_reduce", reduce)
 
 
 def unused_means_zero(session: Session) -> None:
@@ -140,7 +154,7 @@ def unused_means_zero(session: Session) -> None:
                 parameter.grad = torch.zeros_like(parameter)
         return result
 
-    AllReduceReplica.reduce = reduce  # type: ignore[method-assign]
+    put(AllReduceReplica, "reduce", reduce)
 
 
 def clipped_before_the_sum(session: Session) -> None:
@@ -151,18 +165,18 @@ def clipped_before_the_sum(session: Session) -> None:
         nn.utils.clip_grad_norm_([parameter], self.runtime.clip.norm * 50)  # of a sum over 50 samples
         original(self, at, parameter)
 
-    AllReduceReplica._add = add  # type: ignore[method-assign]
-    shoal.strategies.replica.clip_gradients = lambda clip, parameters: None
+    put(AllReduceReplica, "_add", add)
+    put(shoal.strategies.replica, "clip_gradients", lambda clip, parameters: None)
 
 
 def learning_rate_times_workers(session: Session) -> None:
     original = Rates.at
-    Rates.at = lambda self, cursor: tuple(rate * session.world.size for rate in original(self, cursor))  # type: ignore[method-assign, assignment]
+    put(Rates, "at", lambda self, cursor: tuple(rate * session.world.size for rate in original(self, cursor)))
 
 
 def schedule_one_step_late(session: Session) -> None:
     original = Rates.at
-    Rates.at = lambda self, cursor: original(self, replace(cursor, step=max(0, cursor.step - 1)))  # type: ignore[method-assign, assignment]
+    put(Rates, "at", lambda self, cursor: original(self, replace(cursor, step=max(0, cursor.step - 1))))
 
 
 def starting_weights_differ(session: Session) -> None:
@@ -175,8 +189,8 @@ def starting_weights_differ(session: Session) -> None:
             next(built.parameters()).add_(0.01 * session.world.rank)
         return built
 
-    Subject.model = model  # type: ignore[method-assign]
-    AllReduceReplica._make_equal = lambda self: None  # type: ignore[method-assign]
+    put(Subject, "model", model)
+    put(AllReduceReplica, "_make_equal", lambda self: None)
 
 
 # ---- what looks at a batch or draws
@@ -189,16 +203,20 @@ def statistics_not_combined(session: Session) -> None:
         original(self, own)
 
     original = RunningBuffers.commit
-    RunningBuffers.commit = commit  # type: ignore[method-assign]
+    put(RunningBuffers, "commit", commit)
 
 
 def statistics_move_with_each_grain(session: Session) -> None:
-    RunningBuffers.before_pass = lambda self: None  # type: ignore[method-assign]
+    put(RunningBuffers, "before_pass", lambda self: None)
 
 
 def dropout_seeded_by_worker(session: Session) -> None:
-    original = shoal.strategies.replica.grain_seed
-    shoal.strategies.replica.grain_seed = lambda seed, step, grain: original(seed + session.world.rank, step, grain)
+    original = taken(shoal.strategies.replica, "grain_seed")
+    put(
+        shoal.strategies.replica,
+        "grain_seed",
+        lambda seed, step, grain: original(seed + session.world.rank, step, grain),
+    )
 
 
 # ---- transactions
@@ -214,16 +232,16 @@ def step_with_nan_applied(session: Session) -> None:
             replica.update(work.learning_rates, replica.buffer_change)
             raise
 
-    AllReduce.step = step  # type: ignore[method-assign]
+    put(AllReduce, "step", step)
 
 
 def nan_not_noticed(session: Session) -> None:
     blind = SimpleNamespace(**{**vars(math), "isfinite": lambda value: True})
-    shoal.strategies.allreduce.math = blind  # type: ignore[assignment]
+    put(shoal.strategies.allreduce, "math", blind)
 
 
 def statistics_not_rolled_back(session: Session) -> None:
-    RunningBuffers.rollback = lambda self: None  # type: ignore[method-assign]
+    put(RunningBuffers, "rollback", lambda self: None)
 
 
 def coverage_of_what_was_handed_out(session: Session) -> None:
@@ -234,8 +252,8 @@ def coverage_of_what_was_handed_out(session: Session) -> None:
         EpochCoverage.commit(self._coverage._epoch, loaded.indices)
         return loaded
 
-    Run._load = load  # type: ignore[method-assign]
-    CoverageRecord.commit = lambda self, indices: None  # type: ignore[method-assign]
+    put(Run, "_load", load)
+    put(CoverageRecord, "commit", lambda self, indices: None)
 
 
 # ---- evaluation
@@ -250,11 +268,11 @@ def evaluation_without_weights(session: Session) -> None:
             tensor[:, 1] = 1.0
         original(self, tensor, what)
 
-    ShmGroup.all_reduce = all_reduce  # type: ignore[method-assign]
+    put(ShmGroup, "all_reduce", all_reduce)
 
 
 def evaluation_in_training_mode(session: Session) -> None:
-    nn.Module.eval = lambda self: self.train()  # type: ignore[method-assign]
+    put(nn.Module, "eval", lambda self: self.train())
 
 
 # ---- checkpoints
@@ -266,7 +284,7 @@ def _saved_with(change: Any) -> None:
     def save(self: Saver, strategy: Any, replica: Any, cursor: Any, *rest: Any) -> None:
         original(self, strategy, replica, change(cursor), *rest)
 
-    Saver.save = save  # type: ignore[method-assign]
+    put(Saver, "save", save)
 
 
 def cursor_one_step_ahead(session: Session) -> None:
@@ -278,9 +296,9 @@ def cursor_one_batch_behind(session: Session) -> None:
 
 
 def optimizer_not_restored(session: Session) -> None:
-    shoal.strategies.replica.load_optimizer = lambda *given: None
+    put(shoal.strategies.replica, "load_optimizer", lambda *given: None)
 
 
 def coverage_not_restored(session: Session) -> None:
     original = CoverageRecord.restore
-    CoverageRecord.restore = lambda self, counts, finished, first: original(self, 0 * counts, finished, first)  # type: ignore[method-assign, assignment]
+    put(CoverageRecord, "restore", lambda self, counts, finished, first: original(self, 0 * counts, finished, first))

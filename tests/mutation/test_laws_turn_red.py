@@ -43,7 +43,11 @@ MUTATIONS: list[tuple[Callable[[Session], None], str, str]] = [
     (faults.dropout_seeded_by_worker, "gpt", DIFFERS),
     (faults.step_with_nan_applied, "not a number", "changed in the failed step"),
     (faults.nan_not_noticed, "not a number", "training went on|other losses"),
-    (faults.statistics_not_rolled_back, "not a number", r"running_(mean|var) changed in the failed step|rank 1 has another"),
+    (
+        faults.statistics_not_rolled_back,
+        "not a number",
+        r"running_(mean|var) changed in the failed step|rank 1 has another",
+    ),
     (faults.coverage_of_what_was_handed_out, "commits", "'once': 200"),
     (faults.evaluation_without_weights, "evaluation", "in one process"),
     (faults.evaluation_in_training_mode, "gpt", "in one process"),
@@ -67,9 +71,7 @@ def test_the_check_is_green_without_a_fault(trial: Trial, check: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "check", "words"), MUTATIONS, ids=[f"{fault.__name__}-{check}" for fault, check, _ in MUTATIONS]
 )
-def test_a_fault_turns_the_check_red(
-    trial: Trial, fault: Callable[[Session], None], check: str, words: str
-) -> None:
+def test_a_fault_turns_the_check_red(trial: Trial, fault: Callable[[Session], None], check: str, words: str) -> None:
     with pytest.raises(AssertionError, match=words) as caught:
         CHECKS[check](trial.prepared(fault))
     assert "Traceback" not in str(caught.value), "the fault broke the program instead of the law"

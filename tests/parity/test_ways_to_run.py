@@ -24,19 +24,25 @@ optimizer = lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9
 settings = dict(global_batch=50, seed=4, clip=shoal.Clip(norm=1.0))
 schedule = shoal.schedules.Cosine("2 epochs", warmup="3 steps")
 """
-TRAINER = PROGRAM + """
+TRAINER = (
+    PROGRAM
+    + """
 trainer = shoal.Trainer(
     model, nn.CrossEntropyLoss(), optimizer, train=data, schedule=schedule, epochs=2, **settings
 )
 trainer.fit(FIT)
 """
-LOOP = PROGRAM + """
+)
+LOOP = (
+    PROGRAM
+    + """
 run = shoal.prepare(model, optimizer, nn.CrossEntropyLoss(), schedule=schedule, PREPARE**settings)
 for epoch in range(2):
     for batch in run.batches(data):
         run.step(batch)
 run.finish()
 """
+)
 
 
 class Ways:

@@ -61,7 +61,7 @@ def test_a_mistake_is_named_with_its_setting(settings: dict[str, Any], words: st
 
 
 def test_what_is_missing_is_named() -> None:
-    with pytest.raises(ConfigError, match="global_batch.* is missing: give it in the Trainer"):
+    with pytest.raises(ConfigError, match=r"global_batch.* is missing: give it in the Trainer"):
         resolve(("Trainer(...)", {}))
 
 

@@ -68,7 +68,8 @@ def test_an_epoch_is_computed_once_whoever_computes(
     samples: int, global_batch: int, grain: int, weights: list[float]
 ) -> None:
     batches = Batches(samples, global_batch, grain)
-    cursor, positions = Cursor(), []
+    cursor = Cursor()
+    positions: list[int] = []
     for _ in range(batches.per_epoch):
         batch = batches.at(cursor)
         for rank in range(len(weights)):

@@ -48,9 +48,7 @@ def test_in_steps() -> None:
     assert Length(7, "steps").in_steps(15, 100) == 7
 
 
-@given(
-    st.integers(1, 500), st.integers(1, 60), st.sampled_from(["steps", "samples", "epochs"]), st.integers(1, 200)
-)
+@given(st.integers(1, 500), st.integers(1, 60), st.sampled_from(["steps", "samples", "epochs"]), st.integers(1, 200))
 def test_it_is_due_once_for_each_multiple(samples: int, global_batch: int, unit: str, amount: int) -> None:
     """However batches fall, between the start and any cursor it was due as often as whole lengths have passed, or
     once for several that one batch passed together."""

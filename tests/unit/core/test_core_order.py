@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +15,13 @@ from shoal.core.seeds import grain_seed, init_seed, mix, order_seed, sample_seed
 pytestmark = pytest.mark.unit
 
 GOLDEN_ORDER = [3, 7, 4, 1, 2, 6, 9, 5, 0, 8]
-GOLDEN_SEEDS = [8209144101044227569, 8489260245070576453, 17130882410464416829, 10872300823903301744, 423331506814544672]
+GOLDEN_SEEDS = [
+    8209144101044227569,
+    8489260245070576453,
+    17130882410464416829,
+    10872300823903301744,
+    423331506814544672,
+]
 
 
 @given(st.integers(0, 2**40), st.integers(0, 1000), st.integers(1, 300))
@@ -71,5 +79,5 @@ def test_seeds_of_neighbouring_grains_share_no_pattern() -> None:
     """Half of the bits change from one grain to the next, on average."""
     seeds = [grain_seed(0, step, grain) for step in range(20) for grain in range(50)]
     assert len(set(seeds)) == 1000
-    flips = [bin(a ^ b).count("1") for a, b in zip(seeds, seeds[1:], strict=False)]
+    flips = [bin(a ^ b).count("1") for a, b in itertools.pairwise(seeds)]
     assert 30 < sum(flips) / len(flips) < 34

@@ -32,9 +32,7 @@ def test_every_gradient_has_a_place_of_its_own(sizes: list[tuple[int, torch.dtyp
 
 
 @given(sizes_of_gradients, st.integers(1, 20_000))
-def test_a_bucket_is_closed_once_it_has_reached_its_size(
-    sizes: list[tuple[int, torch.dtype]], limit: int
-) -> None:
+def test_a_bucket_is_closed_once_it_has_reached_its_size(sizes: list[tuple[int, torch.dtype]], limit: int) -> None:
     slots, specs = fuse(sizes, limit)
     for bucket, spec in enumerate(specs):
         last = max((slot for slot in slots if slot.bucket == bucket), key=lambda slot: slot.stop)
@@ -56,5 +54,5 @@ def test_auto_is_single_for_one_worker_and_allreduce_for_more() -> None:
 
 def test_an_unknown_strategy_is_answered_with_the_nearest() -> None:
     for refuse in (check_name, lambda name: choose_strategy(name, 2)):
-        with pytest.raises(ConfigError, match="unknown strategy 'allreduced'.*'allreduce'"):
+        with pytest.raises(ConfigError, match=r"unknown strategy 'allreduced'.*'allreduce'"):
             refuse("allreduced")

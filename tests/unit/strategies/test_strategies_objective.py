@@ -115,7 +115,7 @@ CASES: list[tuple[nn.Module, Data]] = [
 
 
 def _parts(data: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
-    return list(zip(*(tensor.split(CUTS) for tensor in data), strict=True))
+    return list(zip(*(torch.split(tensor, CUTS) for tensor in data), strict=True))
 
 
 @pytest.mark.parametrize(("loss", "make"), CASES, ids=[f"{loss}-{make.__name__}" for loss, make in CASES])

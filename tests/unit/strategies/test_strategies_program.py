@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -40,7 +39,11 @@ def test_an_optimizer_that_exists_is_used_as_it_is() -> None:
     [
         (nn.Embedding(4, 2, sparse=True), torch.optim.SGD, "sparse=False"),
         (nn.LazyLinear(3), torch.optim.SGD, "run one batch through the model"),
-        (nn.Linear(2, 2).requires_grad_(False), lambda params: torch.optim.SGD(params, lr=0.1), "nothing can be trained"),
+        (
+            nn.Linear(2, 2).requires_grad_(False),
+            lambda params: torch.optim.SGD(params, lr=0.1),
+            "nothing can be trained",
+        ),
         (nn.Linear(2, 2), lambda params: 3, "give a function such as"),
         (nn.Linear(2, 2), "adam", "give a function such as"),
     ],
@@ -57,10 +60,10 @@ def test_sparse_gradients_are_refused() -> None:
 
 
 @pytest.fixture
-def parameters() -> Iterator[list[nn.Parameter]]:
+def parameters() -> list[nn.Parameter]:
     made = [nn.Parameter(torch.tensor([3.0, -4.0])), nn.Parameter(torch.tensor([0.5]))]
     made[0].grad, made[1].grad = torch.tensor([3.0, -4.0]), torch.tensor([12.0])
-    yield made
+    return made
 
 
 def test_clipping_by_norm_is_over_all_parameters(parameters: list[nn.Parameter]) -> None:
@@ -98,7 +101,8 @@ def _averaged(model: nn.Module, batches: list[Tensor]) -> None:
 
 
 def test_running_statistics_move_by_the_average_of_the_grains() -> None:
-    batches = list(torch.randn(10, 3).split([6, 4]))
+    values = torch.randn(10, 3)
+    batches = [values[:6], values[6:]]
     model = nn.BatchNorm1d(3)
     _averaged(model, batches)
     mean = 0.6 * 0.1 * batches[0].mean(dim=0) + 0.4 * 0.1 * batches[1].mean(dim=0)
@@ -122,6 +126,8 @@ def test_a_discarded_step_leaves_no_trace() -> None:
 
 def test_a_buffer_that_is_replaced_in_forward_is_refused() -> None:
     class Replacing(nn.Module):
+        seen: Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("seen", torch.zeros(2))

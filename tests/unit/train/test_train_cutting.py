@@ -65,10 +65,13 @@ class _Centred(nn.Module):
         self.inner = nn.Linear(4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x - x.mean(dim=0))
+        centred: Tensor = self.inner(x - x.mean(dim=0))
+        return centred
 
 
 class _Counting(nn.Linear):
+    calls: Tensor
+
     def __init__(self) -> None:
         super().__init__(4, 4)
         self.register_buffer("calls", torch.zeros(()))

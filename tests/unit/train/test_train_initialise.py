@@ -54,6 +54,6 @@ def test_frozen_parameters_are_not_filled() -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="'xavier_unifrom'.*did you mean 'xavier_uniform'"):
+    with pytest.raises(ConfigError, match=r"'xavier_unifrom'.*did you mean 'xavier_uniform'"):
         initialise(_model(), "xavier_unifrom", 0)
     assert "xavier_uniform" in FILLERS

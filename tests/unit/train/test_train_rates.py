@@ -83,7 +83,7 @@ def test_without_a_schedule_rates_stay_as_the_optimizer_states_them() -> None:
 
 
 def test_what_is_no_schedule_is_refused() -> None:
-    with pytest.raises(ConfigError, match="give one of shoal.schedules"):
+    with pytest.raises(ConfigError, match=r"give one of shoal\.schedules"):
         Rates("cosine", (0.1,), 3)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="ReduceLROnPlateau is no schedule over steps or epochs"):
-        Rates(TorchSchedule(lambda o: schedulers.ReduceLROnPlateau(o)), (0.1,), 3)  # type: ignore[arg-type, return-value]
+        Rates(TorchSchedule(schedulers.ReduceLROnPlateau), (0.1,), 3)

@@ -21,9 +21,7 @@ pytestmark = pytest.mark.unit
 
 def _spec(strategy: str = "single", **settings: Any) -> RunSpec:
     config = resolve(("Trainer(...)", {"global_batch": 4, "epochs": 1, **settings}))
-    program = Program(
-        nn.Linear(2, 1), make_objective(nn.MSELoss()), lambda params: torch.optim.SGD(params, lr=0.1)
-    )
+    program = Program(nn.Linear(2, 1), make_objective(nn.MSELoss()), lambda params: torch.optim.SGD(params, lr=0.1))
     data = open_source((torch.zeros(10, 2), torch.zeros(10, 1)), "train")
     return RunSpec(config, program, choose_strategy(strategy, config.workers), data)
 

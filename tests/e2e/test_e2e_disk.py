@@ -1,0 +1,89 @@
+"""Disks that are full, or not ours to write to."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Shoal
+from e2e import Process, Run, shoal_command
+from e2e_script import SCRIPT, program
+
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of half a megabyte."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command here")
+    if mounted.returncode != 0:
+        pytest.skip(f"a file system cannot be mounted here: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", str(disk)], timeout=30, check=True)
+
+
+def fill(disk: Path, free_bytes: int) -> Path:
+    """Leave only so much space."""
+    ballast = disk / "ballast"
+    free = shutil.disk_usage(disk).free
+    ballast.write_bytes(b"x" * max(0, free - free_bytes))
+    return ballast
+
+
+def test_full_from_the_start(shoal_here: Shoal, tiny_disk: Path) -> None:
+    shoal_here.write(program())
+    fill(tiny_disk, 0)
+    message = shoal_here.train("--workers", "2", "--run-dir", "disk/run").message()
+    assert message == (
+        f"no space left on the disk of {tiny_disk / 'run'}: free some, then run the same command again to go on"
+    )
+    assert [entry.name for entry in tiny_disk.iterdir()] == ["ballast"]
+
+
+@pytest.mark.parametrize("free_bytes", [16_000, 40_000, 70_000])
+def test_full_in_the_middle(shoal_here: Shoal, tiny_disk: Path, free_bytes: int) -> None:
+    """Whatever is written first when no space is left: events, a checkpoint, a history, a log."""
+    shoal_here.write(SCRIPT)
+    words = ("--workers", "2", "--epochs", "12")
+    assert shoal_here.train(*words, "--run-dir", "whole").status == 0
+    ballast = fill(tiny_disk, free_bytes)
+    done = shoal_here.train(*words, "--run-dir", "disk/run", "--set", "checkpoint.every=1 step")
+    assert done.status == 2, done
+    assert "Traceback" not in done.err
+    assert '  File "' not in done.err
+    assert re.match(
+        r"shoal: error: no space left on the disk of .*/disk/run.*: free some, then run the same command again",
+        done.err,
+    ), done.err
+    assert done.err.count("shoal: error") == 1
+    run = Run(tiny_disk / "run")
+    assert run.events()  # every line is whole
+    ballast.unlink()
+    assert shoal_here.train(*words, "--run-dir", "disk/run").status == 0
+    assert run.outcome() == Run(shoal_here.directory / "whole").outcome()
+
+
+def test_a_directory_that_is_not_ours(tmp_path: Path, start: Callable[..., Process]) -> None:
+    """Root may write anywhere, so root tries it without that privilege."""
+    (tmp_path / "script.py").write_text(program())
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o555)
+    words = shoal_command("script.py", "--workers", "2", "--run-dir", "locked/run")
+    if os.geteuid() == 0:
+        if shutil.which("setpriv") is None:
+            pytest.skip("running as root, and there is no setpriv to give up its privileges")
+        words = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *words]
+    done = start(words).end()
+    assert done.message() == f"{locked / 'run'} cannot be written (Permission denied): choose another --run-dir"
+    assert not list(locked.iterdir())

@@ -1,0 +1,82 @@
+"""Ctrl-C on real commands: saves, cleans up, says how to go on; twice ends at once."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+from collections.abc import Callable
+
+import pytest
+from conftest import Shoal
+from e2e import Process, Run, descendants, eventually
+from e2e_script import SCRIPT
+
+pytestmark = pytest.mark.ranks
+
+
+def shown_command(out: str) -> list[str]:
+    """What the user is told to type."""
+    (line,) = (line for line in out.splitlines() if line.strip().startswith("to go on"))
+    return shlex.split(line.strip().removeprefix("to go on"))
+
+
+def test_what_is_shown_can_be_typed(shoal_here: Shoal, shoal_process: Callable[..., Process]) -> None:
+    """With flags, a file and arguments of the script's own: all of them belong to the run."""
+    shoal_here.write(SCRIPT)
+    shoal_here.write("clip: {norm: 0.5}\n", "my settings.yaml")
+    asked = ("--workers", "2", "--seed", "5", "--set", "checkpoint.every=7 steps", "--config", "my settings.yaml")
+    ours = ("--", "--model", "norm", "--optimizer", "adam")
+    assert shoal_here.train(*asked, "--run-dir", "whole", *ours).status == 0
+    done = shoal_process("script.py", *asked, "--run-dir", "run", *ours, "--signal", "15").end()
+    assert done.status == 130
+    assert done.err == "shoal: stopping after this step: saving … (Ctrl-C again to end at once)\n"
+    assert "interrupted at step 16 of 36" in done.out
+    assert "checkpoint     step 16" in done.out
+    command = shown_command(done.out)
+    assert command[:2] == ["shoal", "train"]
+    words = [word for word in command[3:] if word not in ("--signal", "15")]
+    assert shoal_here.train(*words, script=command[2]).status == 0
+    assert shoal_here.run.outcome() == Run(shoal_here.directory / "whole").outcome()
+
+
+def test_twice_ends_at_once(shoal_here: Shoal, shoal_process: Callable[..., Process]) -> None:
+    shoal_here.write(SCRIPT)
+    words = ("script.py", "--workers", "2", "--run-dir", "run", "--set", "checkpoint.every=4 steps")
+    process = shoal_process(*words, "--", "--signal", "15", "--hang")
+    eventually(lambda: "stopping after this step" in process.err and len(descendants(process.pid)) == 3)
+    eventually(lambda: "step-00000012" in shoal_here.run.names())  # written in the background
+    process.kill(signal.SIGINT)
+    done = process.end()
+    assert done.status == 130
+    assert "shoal: ended at once, without saving" in done.err
+    assert "the same command with --run-dir run goes on from the last checkpoint" in done.err
+    assert "Traceback" not in done.err
+    assert shoal_here.run.names()[-1] == "step-00000012"
+    assert shoal_here.train("--workers", "2", "--run-dir", "whole").status == 0
+    assert shoal_here.train("--workers", "2", "--run-dir", "run").status == 0
+    assert shoal_here.run.outcome() == Run(shoal_here.directory / "whole").outcome()
+
+
+@pytest.mark.parametrize("hang", [False, True])
+def test_a_plain_script(shoal_here: Shoal, start: Callable[..., Process], hang: bool) -> None:
+    """``python script.py``: the same, in one process."""
+    shoal_here.write(SCRIPT.replace("trainer.fit()", "trainer.fit(run_dir='run'); print('AFTER')"))
+    process = start([sys.executable, "script.py", "--signal", "15", *(["--hang"] if hang else [])])
+    if hang:
+        eventually(lambda: "stopping after this step" in process.err and process.running())
+        process.kill(signal.SIGINT)
+    done = process.end()
+    assert done.status == 130, done
+    assert "AFTER" not in done.out
+    assert "Traceback" not in done.err
+    assert "shoal: stopping after this step: saving … (Ctrl-C again to end at once)" in done.err
+    assert ("shoal: ended at once, without saving" in done.err) == hang
+    assert "interrupted at step" in done.out
+    command = shown_command(done.out)
+    assert command == ["shoal", "train", "script.py", "--run-dir", str(shoal_here.run.path), "--", "--signal", "15",
+                       *(["--hang"] if hang else [])]  # fmt: skip
+    assert shoal_here.run.names()[-1] == ("step-00000012" if hang else "step-00000016")
+    assert shoal_here.train("--run-dir", "whole").status == 0
+    assert "AFTER" in shoal_here.train("--run-dir", "run").out
+    assert shoal_here.run.outcome() == Run(shoal_here.directory / "whole").outcome()
