@@ -29,6 +29,7 @@ def settle_plain_process() -> None:
             return
         # what a worker's failure says begins with who failed, and has the user's frames
         print(error if isinstance(error, WorkerFailed) else f"shoal: error: {error}", file=sys.stderr)
-        sys.exit(error.exit_status)
+        if not hasattr(sys, "ps1") and not sys.flags.interactive:  # at a prompt, life goes on
+            sys.exit(error.exit_status)
 
     sys.excepthook = show

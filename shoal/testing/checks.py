@@ -132,6 +132,14 @@ def check_repeatable(trial: Trial, workers: int, plan: Plan, **how: Any) -> None
     check_same_bits(trial.run(workers, plan, **how), trial.run(workers, plan, **how))
 
 
+def check_same_bits_on_any_number(trial: Trial, worker_counts: Sequence[int], plan: Plan) -> None:
+    """The number of workers leaves no trace in the last bit. Shares are uneven, so that each number of workers adds
+    grains up in groups of its own: equal shares of a few grains may be added in the very order of one worker."""
+    first, *others = [trial.run(n, plan, weights=[1.0, 2.0, 1.0, 1.0][:n]) for n in worker_counts]
+    for other in others:
+        check_same_bits(first, other)
+
+
 def check_commits(trial: Trial, workers: int, plan: Plan, steps: int) -> None:
     """A batch that was handed out and not trained on is nowhere in the record of samples."""
     (trained,) = trial.train(workers, trial.order(plan, until=steps, checkpoint__every="2 epochs"))

@@ -31,7 +31,7 @@ from shoal.testing.checks import (
     check_repeatable,
     check_result,
     check_resumes,
-    check_same_bits,
+    check_same_bits_on_any_number,
 )
 from shoal.testing.plan import RULES, Plan
 from shoal.testing.ranks import RankHarness
@@ -99,9 +99,7 @@ class StrategyContract:
     def test_gives_the_same_bits_on_any_number_of_workers(self, trial: Trial, model: str) -> None:
         if not self.exact_sums or len(self.worker_counts) == 1:
             pytest.skip("this strategy promises equality up to rounding")
-        first, *others = [trial.run(workers, short(model)) for workers in self.worker_counts]
-        for other in others:
-            check_same_bits(first, other)
+        check_same_bits_on_any_number(trial, self.worker_counts, short(model))
 
     @pytest.mark.parametrize("model", ["resnet", "gpt"])
     def test_sums_in_single_precision_differ_by_rounding_only(self, trial: Trial, model: str) -> None:

@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 import yaml
-from rich.console import Console
-from rich.table import Table
 
 from shoal.core.cursor import Batches, Cursor
 from shoal.strategies.objective import batch_size
@@ -114,6 +112,10 @@ def _readable(size_bytes: float) -> str:
 
 def print_dry_run(spec: RunSpec, as_json: bool) -> None:
     """Show the plan on standard output, for a person or as JSON."""
+    # not needed by those who train
+    from rich.console import Console
+    from rich.table import Table
+
     shown = plan(spec)
     if as_json:
         print(json.dumps(shown, indent=2))

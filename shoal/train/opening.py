@@ -50,9 +50,7 @@ def open_run(spec: RunSpec, session: Session, number: int, closing: contextlib.E
     """Form the group and agree. Writes nothing. Collective. What must be closed goes to `closing`."""
     config = spec.config
     world = _place(session.world, config.device)
-    group = make_group(
-        world, session.control, config.comm.backend, session.rendezvous, config.comm.timeout_s, number
-    )
+    group = make_group(world, session.control, config.comm.backend, session.rendezvous, config.comm.timeout_s, number)
     closing.callback(group.close)
     initialise(spec.program.model, config.init, config.seed)
     _compare(spec, group)
@@ -74,9 +72,7 @@ def claim(opened: Opened, session: Session, closing: contextlib.ExitStack) -> No
     if session.world.is_first:
         closing.enter_context(opened.run_dir.locked())
         opened.run_dir.create(opened.config, session.script)
-        session.report(
-            {"type": "started", "run_dir": str(opened.run_dir.path), "resume_dir": str(opened.resume_dir)}
-        )
+        session.report({"type": "started", "run_dir": str(opened.run_dir.path), "resume_dir": str(opened.resume_dir)})
     opened.group.gather_bytes(b"", "claiming the run directory")
 
 

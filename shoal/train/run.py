@@ -15,33 +15,21 @@ import torch
 
 from shoal.core.cursor import Batches, Cursor
 from shoal.core.errors import NonFiniteLoss, ShoalError
-from shoal.core.events import (
-    Decision,
-    Evaluated,
-    Event,
-    MemberJoined,
-    RunEnded,
-    RunStarted,
-    StepCommitted,
-    Warned,
-)
+from shoal.core.events import Evaluated, Event, RunEnded, StepCommitted
 from shoal.core.length import Length
 from shoal.core.spans import Spans
-from shoal.data.loader import Loader, Request
 from shoal.data.source import Source
-from shoal.launch.resume import resume_command
 from shoal.launch.session import Session
-from shoal.strategies.base import Pass, Runtime, StepResult, Work
+from shoal.strategies.base import Runtime, StepResult, Work
 from shoal.train.announce import Announcer
-from shoal.train.callbacks import RunInfo
-from shoal.train.cutting import plan_passes
 from shoal.train.evaluate import AUTO_BATCH, evaluate
-from shoal.train.header import header
+from shoal.train.feed import Feed
 from shoal.train.opening import claim, open_run
 from shoal.train.rates import Rates
 from shoal.train.record import Account, peak_memory_bytes, summary
 from shoal.train.saving import CoverageRecord, Saver
 from shoal.train.spec import RunSpec
+from shoal.train.starting import opening_events, run_info
 
 
 class Run:
@@ -73,9 +61,9 @@ class Run:
             self._evaluated: Cursor | None = None
             self.cursor = Cursor()
             self._stopping = ""
-            self._announcer = self._make_announcer()
-            self._resume()
-            self._open_loaders()
+            self._announcer = self._resume()
+            self._feed = Feed(spec, self._opened, self._batches, self.cursor, self.total_steps)
+            self._closing.callback(self._feed.close)
             undo.pop_all()
 
     # ---- opening
@@ -103,59 +91,22 @@ class Run:
         self._closing.callback(self._strategy.close, replica)
         return replica
 
-    def _open_loaders(self) -> None:
-        config = self.config
-        loading = config.loader
-        self._loader = Loader(
-            self._spec.train, config.seed, loading.shuffle, loading.processes, timeout_s=config.comm.timeout_s
-        )
-        self._closing.callback(self._loader.close)
-        self._stream = self._loader.stream(self._requests(self.cursor))
-
-    def _make_announcer(self) -> Announcer | None:
-        if not self._session.world.is_first:
-            return None
-        info = RunInfo(
-            config=self.config,
-            run_dir=self._opened.run_dir.path,
-            strategy=self._strategy.name,
-            backend=self._group.backend,
-            workers=self._group.size,
-            total_steps=self.total_steps or 0,
-            steps_per_epoch=self._batches.per_epoch,
-            module=self._spec.program.model,
-            json_output=self._session.json_output,
-            resume_command=resume_command(self._session, self._group.size, self._opened.resume_dir),
-            header=header(self._spec, self._opened, self._batches),
-        )
-        return Announcer(self._opened.run_dir, self._spec.callbacks, info)
-
-    def _resume(self) -> None:
-        """Go on from the newest good checkpoint, if there is one, and tell how the run begins."""
+    def _resume(self) -> Announcer | None:
+        """Go on from the newest good checkpoint, if there is one, and tell how the run begins (first worker)."""
         warnings: list[str] = []
         resumed = self._saver.resume(self._strategy, self._replica, self._coverage, self._account, warnings.append)
         if resumed is not None:
             self.cursor = resumed.cursor
             self._values = resumed.values
             self._evaluated = self.cursor if resumed.evaluated else None
-        for member in self._opened.view.members:
-            self._announce(MemberJoined(member.role, member.rank, member.host, member.pid))
-        cutting = self._opened.cutting
-        self._announce(Decision("grain", f"{cutting.grain}, {self.config.passes}", cutting.why))
-        for warning in warnings:
-            self._announce(Warned(warning))
-        self._announce(
-            RunStarted(
-                strategy=self._strategy.name,
-                backend=self._group.backend,
-                workers=self._group.size,
-                cursor=self.cursor,
-                total_steps=self.total_steps or 0,
-                steps_per_epoch=self._batches.per_epoch,
-                samples=self._batches.samples,
-                resumed_from=str(resumed.path) if resumed is not None else None,
-            )
-        )
+        if not self._session.world.is_first:
+            return None
+        info = run_info(self._spec, self._opened, self._session, self._batches, self.total_steps)
+        announcer = Announcer(self._opened.run_dir, self._spec.callbacks, info)
+        path = resumed.path if resumed is not None else None
+        for event in opening_events(info, self._opened, self._batches, self.cursor, path, warnings):
+            announcer(event)
+        return announcer
 
     # ---- what comes next
 
@@ -175,17 +126,6 @@ class Run:
         """Whether the workers agreed to stop because they were asked to from outside."""
         return self._stopping == "interrupted"
 
-    def _passes(self, cursor: Cursor) -> list[Any]:
-        mine = self._strategy.share(self._batches.at(cursor), self._session.world, self.config.share_weights)
-        return plan_passes(mine, self._opened.cutting.merged, self.config.accumulate)
-
-    def _requests(self, cursor: Cursor) -> Iterator[Request]:
-        """What this worker must load, from `cursor` to the end of the run: a pure function of cursor and view."""
-        while self.total_steps is None or cursor.step < self.total_steps:
-            for grains in self._passes(cursor):
-                yield Request(cursor.epoch, grains[0].start, grains[-1].stop)
-            cursor = self._batches.after(cursor)
-
     def works(self, epoch: int | None = None) -> Iterator[Work]:
         """Yield this worker's part of each global batch, from the cursor to the end of the run, or of `epoch`.
 
@@ -195,7 +135,7 @@ class Run:
             self._account.start()
             self._enter("data")
             with self._spans("data"):
-                passes = [self._load(grains) for grains in self._passes(self.cursor)]
+                passes = self._feed.take(self.cursor)
             yield Work(
                 batch=self._batches.at(self.cursor),
                 passes=passes,
@@ -203,11 +143,6 @@ class Run:
                 stop=self._session.control.stop_requested or self._wishes_to_stop() is not None,
                 data_s=self._spans.recent("data"),
             )
-
-    def _load(self, grains: tuple[Any, ...]) -> Pass:
-        loaded = next(self._stream)
-        assert (loaded.request.start, loaded.request.stop) == (grains[0].start, grains[-1].stop)
-        return Pass(grains, loaded.indices, loaded.batch)
 
     # ---- a step
 

@@ -3,40 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from e2e import Done, KeptNursery, Process, Run, descendants, environment, eventually, shoal_command
+from e2e import KeptNursery, Process, Shoal, descendants, environment, eventually, shoal_command
 
 import shoal.cli.main
 from shoal.launch.nursery import Nursery
-
-
-class Shoal:
-    """``shoal train`` in the directory of a test, but without waiting for ``import torch``: the command line runs in
-    this process, the workers are forked from a zygote that all tests share."""
-
-    def __init__(self, directory: Path, capture: pytest.CaptureFixture[str]) -> None:
-        self.directory = directory
-        self._capture = capture
-        self.run = Run(directory / "run")
-
-    def write(self, text: str, name: str = "script.py") -> None:
-        (self.directory / name).write_text(text)
-
-    def train(self, *words: str, script: str = "script.py") -> Done:
-        self._capture.readouterr()
-        begun = time.monotonic()
-        status = shoal.cli.main.main(["train", script, *words])
-        seconds = time.monotonic() - begun
-        out, err = self._capture.readouterr()
-        return Done(status, out, err, seconds)
-
-    def files(self) -> set[str]:
-        return {str(path.relative_to(self.directory)) for path in self.directory.rglob("*")}
 
 
 @pytest.fixture(scope="session")
@@ -102,7 +76,7 @@ def _no_open_descriptors(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     request.getfixturevalue("kept_nursery")
-    before = set(os.listdir("/proc/self/fd"))
+    before = set(Path("/proc/self/fd").iterdir())
     yield
-    after = set(os.listdir("/proc/self/fd"))
+    after = set(Path("/proc/self/fd").iterdir())
     assert len(after) <= len(before), f"descriptors left open: {after - before}"

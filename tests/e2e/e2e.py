@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+import shoal.cli.main
 from shoal.launch.nursery import Nursery
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +73,30 @@ class Run:
         assert coverage["once"] == coverage["expected"] == summary["samples"]
         assert coverage["missed"] == coverage["repeated"] == 0
         return summary["params_sha256"], coverage
+
+
+class Shoal:
+    """``shoal train`` in the directory of a test, but without waiting for ``import torch``: the command line runs in
+    this process, the workers are forked from a zygote that all tests share."""
+
+    def __init__(self, directory: Path, capture: pytest.CaptureFixture[str]) -> None:
+        self.directory = directory
+        self._capture = capture
+        self.run = Run(directory / "run")
+
+    def write(self, text: str, name: str = "script.py") -> None:
+        (self.directory / name).write_text(text)
+
+    def train(self, *words: str, script: str = "script.py") -> Done:
+        self._capture.readouterr()
+        begun = time.monotonic()
+        status = shoal.cli.main.main(["train", script, *words])
+        seconds = time.monotonic() - begun
+        out, err = self._capture.readouterr()
+        return Done(status, out, err, seconds)
+
+    def files(self) -> set[str]:
+        return {str(path.relative_to(self.directory)) for path in self.directory.rglob("*")}
 
 
 class KeptNursery(Nursery):

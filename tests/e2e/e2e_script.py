@@ -10,7 +10,7 @@ GLOBAL_BATCH = 20
 STEPS_PER_EPOCH = 12
 
 # Ctrl-C from within: the process that it would reach is the zygote's parent, or this one
-INTERRUPT = '''
+INTERRUPT = """
 def interrupt():
     session = shoal.launch.session.current()
     zygote = open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()
@@ -18,9 +18,9 @@ def interrupt():
     until = time.monotonic() + 30
     while not session.control.stop_requested and time.monotonic() < until:
         time.sleep(0.001)
-'''
+"""
 
-SCRIPT = '''
+SCRIPT = """
 import argparse
 import os
 import signal
@@ -78,10 +78,10 @@ trainer = shoal.Trainer(
     callbacks=[CtrlC()],
 )
 trainer.fit()
-'''.replace("INTERRUPT\n", INTERRUPT)
+""".replace("INTERRUPT\n", INTERRUPT)
 
 # a program that is right, for tests that put one thing wrong: `{model}`, `{loss}` and so on are expressions
-TEMPLATE = '''
+TEMPLATE = """
 import os, signal, sys, time
 import torch
 from torch import nn
@@ -106,7 +106,7 @@ trainer = shoal.Trainer(
     {settings}
 )
 {fit}
-'''
+"""
 
 _RIGHT = {
     "before": "",

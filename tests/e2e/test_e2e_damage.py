@@ -9,8 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Shoal
-from e2e import Run
+from e2e import Run, Shoal
 from e2e_script import SCRIPT
 
 pytestmark = pytest.mark.ranks

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Shoal
-from e2e import Process, Run, shoal_command
+from e2e import Process, Run, Shoal, shoal_command
 from e2e_script import SCRIPT, program
 
 pytestmark = pytest.mark.ranks

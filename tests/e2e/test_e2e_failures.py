@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import Shoal
+from e2e import Shoal
 from e2e_script import program
 
 pytestmark = pytest.mark.ranks
@@ -27,7 +27,8 @@ def misbehave(x):
 
 
 def bad_at_step_7(body: str) -> str:
-    return program(before=AT_STEP_7 + f"    {body}\n", model="Bad()", settings="epochs=2, checkpoint={'every': '3 steps'},")
+    settings = "epochs=2, checkpoint={'every': '3 steps'},"
+    return program(before=AT_STEP_7 + f"    {body}\n", model="Bad()", settings=settings)
 
 
 def test_an_exception_on_one_worker(shoal_here: Shoal) -> None:
@@ -157,10 +158,10 @@ def test_a_script_that_is_content_with_nothing(shoal_here: Shoal) -> None:
 @pytest.mark.parametrize(
     ("signal", "words"),
     [
-        ("SIGKILL", "killed by signal 9 (SIGKILL). Nobody in this run sent it. Most often the machine has run out of memory"),
+        ("SIGKILL", "killed by signal 9 (SIGKILL). Nobody in this run sent it. Most often the machine has run out of"),
         ("SIGSEGV", "killed by signal 11 (SIGSEGV). A compiled library has failed."),
     ],
-)  # fmt: skip
+)
 def test_a_worker_that_is_killed(shoal_here: Shoal, signal: str, words: str) -> None:
     shoal_here.write(bad_at_step_7(f"if rank() == 1: os.kill(os.getpid(), signal.{signal})"))
     done = shoal_here.train("--workers", "2", "--run-dir", "run")

@@ -8,8 +8,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from conftest import Shoal
-from e2e import Process, Run, descendants, eventually
+from e2e import Process, Run, Shoal, descendants, eventually
 from e2e_script import SCRIPT
 
 pytestmark = pytest.mark.ranks

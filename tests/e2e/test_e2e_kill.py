@@ -9,11 +9,11 @@ import select
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-from conftest import Shoal
-from e2e import Process, Run, descendants, eventually
+from e2e import Process, Run, Shoal, descendants, eventually
 from e2e_script import SCRIPT
 
 from shoal.checkpoint.catalog import Catalog
@@ -93,20 +93,17 @@ def test_workers_killed_at_random_moments(ranks: RankHarness, tmp_path: Path) ->
     assert resumed >= 20, f"only {resumed} of {kills} attempts went on from a checkpoint"
 
 
-def test_a_command_that_is_killed(
-    shoal_process: Callable[..., Process], shoal_here: Shoal
-) -> None:
+def test_a_command_that_is_killed(shoal_process: Callable[..., Process], shoal_here: Shoal) -> None:
     """First the launcher alone, whose workers vanish by themselves; then all of it at once."""
     shoal_here.write(SCRIPT)
     words = ("--workers", "2", "--set", "checkpoint.every=2 steps")
     draw = random.Random(3)
-    run, shared = shoal_here.run, set(os.listdir("/dev/shm"))
+    run, shared = shoal_here.run, set(Path("/dev/shm").iterdir())
     for everything in (False, True):
         # long enough to be killed in its middle, in any event
         process = shoal_process("script.py", *words, "--run-dir", "run", "--epochs", "2000")
         starts, begun = len(run.events("run_started")), newest(run)
-        eventually(lambda n=starts, process=process: alive(process) and len(run.events("run_started")) > n)
-        eventually(lambda begun=begun, process=process: alive(process) and newest_name(run) > begun + 4)
+        eventually(partial(is_under_way, process, run, starts, begun + 4))
         time.sleep(draw.uniform(0.0, 0.1))
         pids = descendants(process.pid)
         assert len(pids) == 3  # a zygote and two workers
@@ -124,12 +121,14 @@ def test_a_command_that_is_killed(
     assert f"going on from step {last:,}:" in done.out
     assert shoal_here.train(*words, "--run-dir", "whole", "--steps", str(last + 7)).status == 0
     assert run.outcome() == Run(shoal_here.directory / "whole").outcome()
-    assert set(os.listdir("/dev/shm")) <= shared
+    assert set(Path("/dev/shm").iterdir()) <= shared
 
 
-def newest_name(run: Run) -> int:
+def is_under_way(process: Process, run: Run, starts: int, step: int) -> bool:
+    """Whether it has begun another time, and saved a checkpoint after that step."""
+    assert process.running(), process.end()
     entries = Catalog(run.checkpoints).entries()
-    return entries[-1].step if entries else 0
+    return len(run.events("run_started")) > starts and bool(entries) and entries[-1].step > step
 
 
 def gone(pidfds: list[int], deadline_s: float = 10.0) -> bool:
@@ -144,8 +143,3 @@ def gone(pidfds: list[int], deadline_s: float = 10.0) -> bool:
     finally:
         for pidfd in pidfds:
             os.close(pidfd)
-
-
-def alive(process: Process) -> bool:
-    assert process.running(), process.end()
-    return True

@@ -6,44 +6,89 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import Shoal
+from e2e import Shoal
 from e2e_script import SCRIPT, program
 
 pytestmark = pytest.mark.ranks
 
 IN_THE_SCRIPT = {
-    "strategy": ({"settings": "epochs=1, strategy='alreduce'"}, r"unknown strategy 'alreduce': did you mean 'allreduce'\?"),
+    "strategy": (
+        {"settings": "epochs=1, strategy='alreduce'"},
+        r"unknown strategy 'alreduce': did you mean 'allreduce'\?",
+    ),
     "strategy for one": ({"settings": "epochs=1, strategy='single'"}, r"at most 1 worker, but workers=2: use"),
-    "batch too small": ({"global_batch": "0"}, r"global_batch=0 \(from Trainer\(\.\.\.\)\): .*greater than or equal to 1"),
+    "batch too small": (
+        {"global_batch": "0"},
+        r"global_batch=0 \(from Trainer\(\.\.\.\)\): .*greater than or equal to 1",
+    ),
     "batch too large": ({"global_batch": "238"}, r"larger than the data set, which has 237 samples: give at most 237"),
     "length": ({"settings": ""}, r"the length of the run is missing: give epochs or steps"),
     "two lengths": ({"settings": "epochs=1, steps=3,"}, r"epochs=1 and steps=3 both state the length .*: give one"),
-    "unknown setting": ({"settings": "epochs=1, clip_norm=1.0"}, r"unknown setting 'clip_norm' in Trainer\(\.\.\.\): did you mean 'clip\.norm'"),
+    "unknown setting": (
+        {"settings": "epochs=1, clip_norm=1.0"},
+        r"unknown setting 'clip_norm' in Trainer\(\.\.\.\): did you mean 'clip\.norm'",
+    ),
     "no fit": ({"fit": ""}, r"script\.py did not build a Trainer and call fit\(\), .*condition"),
     "init": ({"settings": "epochs=1, init='kaiming'"}, r"init='kaiming' is unknown: did you mean 'kaiming_normal'"),
     "model": ({"model": "'resnet18'"}, r"model='resnet18': give an nn\.Module, or a function without arguments"),
     "frozen model": ({"model": "nn.Linear(10, 4).requires_grad_(False)"}, r"no parameter that requires a gradient"),
     "loss": ({"loss": "None"}, r"loss=None: give a loss module such as nn\.CrossEntropyLoss\(\), or a function"),
-    "loss by function": ({"loss": "nn.functional.cross_entropy"}, r"give the module \(nn\.CrossEntropyLoss\(\) for F\.cross"),
-    "loss of a shape": ({"loss": "lambda model, batch: model(batch[0])"}, r"a tensor of shape \(\d+, 4\), not one number: return the mean"),
+    "loss by function": (
+        {"loss": "nn.functional.cross_entropy"},
+        r"give the module \(nn\.CrossEntropyLoss\(\) for F\.cross",
+    ),
+    "loss of a shape": (
+        {"loss": "lambda model, batch: model(batch[0])"},
+        r"a tensor of shape \(\d+, 4\), not one number: return the mean",
+    ),
     "loss that is no tensor": ({"loss": "lambda model, batch: 1.0"}, r"the loss gives float, not one number"),
-    "loss without gradient": ({"loss": "lambda model, batch: model(batch[0]).detach().mean()"}, r"the loss does not depend on the model's parameters"),
-    "reduction": ({"loss": "nn.CrossEntropyLoss(reduction='none')"}, r"reduction='none' gives no single loss: use 'mean' or 'sum'"),
-    "optimizer": ({"optimizer": "'sgd'"}, r"optimizer='sgd' is neither an optimizer nor a function: give a function such as"),
-    "optimizer that is none": ({"optimizer": "lambda parameters: 3"}, r"the function given as optimizer returned int, not an optimizer: give"),
+    "loss without gradient": (
+        {"loss": "lambda model, batch: model(batch[0]).detach().mean()"},
+        r"the loss does not depend on the model's parameters",
+    ),
+    "reduction": (
+        {"loss": "nn.CrossEntropyLoss(reduction='none')"},
+        r"reduction='none' gives no single loss: use 'mean' or 'sum'",
+    ),
+    "optimizer": (
+        {"optimizer": "'sgd'"},
+        r"optimizer='sgd' is neither an optimizer nor a function: give a function such as",
+    ),
+    "optimizer that is none": (
+        {"optimizer": "lambda parameters: 3"},
+        r"the function given as optimizer returned int, not an optimizer: give",
+    ),
     "schedule": ({"settings": "epochs=1, schedule=0.1"}, r"schedule=0\.1: give one of shoal\.schedules"),
     "metrics": ({"settings": "epochs=1, metrics=['accuracy']"}, r"metrics=\['accuracy'\]: give a dictionary"),
-    "callbacks": ({"settings": "epochs=1, callbacks=[print]"}, r"is no shoal\.callbacks\.Callback: give a list of instances"),
-    "one callback": ({"settings": "epochs=1, callbacks=print"}, r"is no shoal\.callbacks\.Callback: give a list of instances"),
+    "callbacks": (
+        {"settings": "epochs=1, callbacks=[print]"},
+        r"is no shoal\.callbacks\.Callback: give a list of instances",
+    ),
+    "one callback": (
+        {"settings": "epochs=1, callbacks=print"},
+        r"is no shoal\.callbacks\.Callback: give a list of instances",
+    ),
     "data": ({"train": "42"}, r"the train data is of type int: give a map-style torch Dataset"),
-    "data of two lengths": ({"train": "(torch.zeros(3, 10), torch.zeros(4))"}, r"have 3, 4 rows: they must have the same"),
+    "data of two lengths": (
+        {"train": "(torch.zeros(3, 10), torch.zeros(4))"},
+        r"have 3, 4 rows: they must have the same",
+    ),
     "no data": ({"train": "data(0, 1)"}, r"the train data is empty: give at least one sample"),
     "no test data": ({"test": "data(0, 1)"}, r"the test data is empty: give at least one sample"),
     "data without targets": ({"train": "data(237, 1)[0]"}, r"not \(input, target\): give loss as a function"),
-    "loader": ({"train": "torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data(237, 1)))"}, r"is a DataLoader: give its dataset"),
-    "other data on another worker": ({"train": "data(237 + rank(), 1)"}, r"worker 1 differs from worker 0 in samples of training data: 238 against 237"),
-    "another model on another worker": ({"model": "nn.Linear(10, 4 + rank())"}, r"worker 1 differs from worker 0 in parameters"),
-}  # fmt: skip
+    "loader": (
+        {"train": "torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data(237, 1)))"},
+        r"is a DataLoader: give its dataset",
+    ),
+    "other data on another worker": (
+        {"train": "data(237 + rank(), 1)"},
+        r"worker 1 differs from worker 0 in samples of training data: 238 against 237",
+    ),
+    "another model on another worker": (
+        {"model": "nn.Linear(10, 4 + rank())"},
+        r"worker 1 differs from worker 0 in parameters",
+    ),
+}
 
 
 @pytest.mark.parametrize(("wrong", "words"), IN_THE_SCRIPT.values(), ids=IN_THE_SCRIPT.keys())

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Shoal
-from e2e import Run
+from e2e import Run, Shoal
 from e2e_script import SCRIPT, STEPS_PER_EPOCH, program
 from safetensors.torch import load_file
 
@@ -168,9 +167,9 @@ class Stop(shoal.callbacks.Callback):
 
 
 def test_a_loop_of_ones_own_goes_on(shoal_here: Shoal) -> None:
-    text = program(fit="").replace(
-        "trainer = ", "unused = "
-    ) + """
+    text = (
+        program(fit="").replace("trainer = ", "unused = ")
+        + """
 run = shoal.prepare(
     nn.Sequential(nn.Linear(10, 4)), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), nn.CrossEntropyLoss(),
     global_batch=20, seed=3,
@@ -185,6 +184,7 @@ for epoch in range(2):
                 interrupt()
 print("STEPS", steps)
 """
+    )
     shoal_here.write(text)
     assert "STEPS 24" in shoal_here.train("--workers", "2", "--run-dir", "whole").out
     assert shoal_here.train("--workers", "2", "--run-dir", "run", "--", "stop").status == 130

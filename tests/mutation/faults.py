@@ -18,6 +18,7 @@ import shoal.core.cursor
 import shoal.data.loader
 import shoal.strategies.allreduce
 import shoal.strategies.replica
+import shoal.train.run
 from shoal.comm.shm import ShmGroup
 from shoal.comm.shm_reducer import ShmReducer
 from shoal.core.coverage import EpochCoverage
@@ -142,6 +143,11 @@ def slice_not_summed(session: Session) -> None:
             original(self, bucket)
 
     put(ShmReducer, "_reduce", reduce)
+
+
+def sums_rounded_on_the_way(session: Session) -> None:
+    original = taken(shoal.train.run, "Runtime")
+    put(shoal.train.run, "Runtime", lambda **given: original(**{**given, "exact_sums": False}))
 
 
 def unused_means_zero(session: Session) -> None:

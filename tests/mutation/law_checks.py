@@ -12,6 +12,7 @@ from shoal.testing.checks import (
     check_evaluation,
     check_nonfinite,
     check_resumes,
+    check_same_bits_on_any_number,
 )
 from shoal.testing.plan import Plan
 from shoal.testing.trial import Trial
@@ -44,6 +45,8 @@ CHECKS: dict[str, Callable[[Trial], object]] = {
     ),
     "clipping": lambda trial: check_against_reference(trial, WORKERS, small("mlp", clip=Clip(norm=0.05))),
     "schedule": lambda trial: check_against_reference(trial, WORKERS, small("mlp", schedule="steps")),
+    "same bits, gpt": lambda trial: check_same_bits_on_any_number(trial, (1, 2, 3), small("gpt")),
+    "same bits, resnet": lambda trial: check_same_bits_on_any_number(trial, (1, 4), small("resnet")),
     "evaluation": _evaluation,
     "coverage": _coverage,
     "commits": lambda trial: check_commits(trial, WORKERS, small("mlp"), steps=1),

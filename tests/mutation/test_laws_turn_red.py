@@ -33,6 +33,8 @@ MUTATIONS: list[tuple[Callable[[Session], None], str, str]] = [
     (faults.mean_of_means, "shares of 3 to 1", DIFFERS),
     (faults.mean_of_means, "gpt", DIFFERS),
     (faults.slice_not_summed, "mlp", r"rank 1 has "),
+    (faults.sums_rounded_on_the_way, "same bits, gpt", "not equal"),
+    (faults.sums_rounded_on_the_way, "same bits, resnet", "not equal"),
     (faults.unused_means_zero, "branches", DIFFERS),
     (faults.clipped_before_the_sum, "clipping", DIFFERS),
     (faults.learning_rate_times_workers, "mlp", "the learning rate of step 0 was"),

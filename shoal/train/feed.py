@@ -1,0 +1,53 @@
+"""What a worker is fed: its part of each global batch, read ahead in the order in which it will be computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shoal.core.cursor import Batches, Cursor
+from shoal.core.grains import Grain
+from shoal.data.loader import Loader, Request
+from shoal.strategies.base import Pass
+from shoal.train.cutting import plan_passes
+from shoal.train.opening import Opened
+from shoal.train.spec import RunSpec
+
+
+class Feed:
+    """Passes for this worker, from `cursor` to the end of the run, in order. What is read is a pure function of
+    cursor, view and weights, so that it can be read ahead and thrown away at any time."""
+
+    def __init__(
+        self, spec: RunSpec, opened: Opened, batches: Batches, cursor: Cursor, total_steps: int | None
+    ) -> None:
+        self._strategy, self._opened, self._batches = spec.strategy, opened, batches
+        self._total_steps = total_steps
+        config, loading = opened.config, opened.config.loader
+        self._loader = Loader(
+            spec.train, config.seed, loading.shuffle, loading.processes, timeout_s=config.comm.timeout_s
+        )
+        self._stream = self._loader.stream(self._requests(cursor))
+
+    def take(self, cursor: Cursor) -> list[Pass]:
+        """The passes of the step at `cursor`; steps must be taken in order. Empty for a worker without samples."""
+        return [self._next(grains) for grains in self._plan(cursor)]
+
+    def _next(self, grains: tuple[Grain, ...]) -> Pass:
+        loaded = next(self._stream)
+        assert (loaded.request.start, loaded.request.stop) == (grains[0].start, grains[-1].stop)
+        return Pass(grains, loaded.indices, loaded.batch)
+
+    def _plan(self, cursor: Cursor) -> list[tuple[Grain, ...]]:
+        opened = self._opened
+        mine = self._strategy.share(self._batches.at(cursor), opened.world, opened.config.share_weights)
+        return plan_passes(mine, opened.cutting.merged, opened.config.accumulate)
+
+    def _requests(self, cursor: Cursor) -> Iterator[Request]:
+        while self._total_steps is None or cursor.step < self._total_steps:
+            for grains in self._plan(cursor):
+                yield Request(cursor.epoch, grains[0].start, grains[-1].stop)
+            cursor = self._batches.after(cursor)
+
+    def close(self) -> None:
+        """End the loader's processes. May be called twice."""
+        self._loader.close()

@@ -1,0 +1,53 @@
+"""How a run begins: what its callbacks may look at, and the events that come before its first step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from shoal.core.cursor import Batches, Cursor
+from shoal.core.events import Decision, Event, MemberJoined, RunStarted, Warned
+from shoal.launch.resume import resume_command
+from shoal.launch.session import Session
+from shoal.train.callbacks import RunInfo
+from shoal.train.header import header
+from shoal.train.opening import Opened
+from shoal.train.spec import RunSpec
+
+
+def run_info(spec: RunSpec, opened: Opened, session: Session, batches: Batches, total_steps: int | None) -> RunInfo:
+    """What every callback is given with an event."""
+    return RunInfo(
+        config=opened.config,
+        run_dir=opened.run_dir.path,
+        strategy=spec.strategy.name,
+        backend=opened.group.backend,
+        workers=opened.group.size,
+        total_steps=total_steps or 0,
+        steps_per_epoch=batches.per_epoch,
+        module=spec.program.model,
+        json_output=session.json_output,
+        resume_command=resume_command(session, opened.group.size, opened.resume_dir),
+        header=header(spec, opened, batches),
+    )
+
+
+def opening_events(
+    info: RunInfo, opened: Opened, batches: Batches, cursor: Cursor, resumed_from: Path | None, warnings: Sequence[str]
+) -> Iterator[Event]:
+    """Who is there, what was chosen, what is amiss, and where training begins."""
+    for member in opened.view.members:
+        yield MemberJoined(member.role, member.rank, member.host, member.pid)
+    yield Decision("grain", f"{opened.cutting.grain}, {opened.config.passes}", opened.cutting.why)
+    for warning in warnings:
+        yield Warned(warning)
+    yield RunStarted(
+        strategy=info.strategy,
+        backend=info.backend,
+        workers=info.workers,
+        cursor=cursor,
+        total_steps=info.total_steps,
+        steps_per_epoch=batches.per_epoch,
+        samples=batches.samples,
+        resumed_from=str(resumed_from) if resumed_from is not None else None,
+    )
