@@ -11,13 +11,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shoal import callbacks as callbacks
     from shoal import data as data
+    from shoal import metrics as metrics
+    from shoal import schedules as schedules
     from shoal.core.config import Clip as Clip
     from shoal.core.errors import ShoalError as ShoalError
     from shoal.core.errors import UserError as UserError
-    from shoal.train import callbacks as callbacks
-    from shoal.train import metrics as metrics
-    from shoal.train import schedules as schedules
     from shoal.train.prepare import prepare as prepare
     from shoal.train.trainer import Result as Result
     from shoal.train.trainer import Trainer as Trainer
@@ -31,11 +31,11 @@ _EXPORTS = {
     "ShoalError": "shoal.core.errors:ShoalError",
     "Trainer": "shoal.train.trainer:Trainer",
     "UserError": "shoal.core.errors:UserError",
-    "callbacks": "shoal.train.callbacks",
+    "callbacks": "shoal.callbacks",
     "data": "shoal.data",
-    "metrics": "shoal.train.metrics",
+    "metrics": "shoal.metrics",
     "prepare": "shoal.train.prepare:prepare",
-    "schedules": "shoal.train.schedules",
+    "schedules": "shoal.schedules",
 }
 
 __all__ = [*sorted(_EXPORTS), "__version__"]  # noqa: PLE0604 - all are strings

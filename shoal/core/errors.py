@@ -55,7 +55,10 @@ class CollectiveTimeout(ShoalError):  # noqa: N818
     def __init__(self, operation: str, missing: Iterable[int], elapsed_s: float) -> None:
         self.operation, self.missing, self.elapsed_s = operation, tuple(missing), elapsed_s
         names = ", ".join(f"worker {rank}" for rank in self.missing) or "a worker that cannot be named"
-        super().__init__(f"waited {elapsed_s:.1f} s in {operation} for {names}, which did not arrive")
+        super().__init__(
+            f"waited {elapsed_s:.1f} s in {operation} for {names}, which did not arrive. If a step may take that long, "
+            "raise comm.timeout_s"
+        )
 
 
 class PeerLost(ShoalError):  # noqa: N818

@@ -52,10 +52,9 @@ class Hand:
             working_directory=str(Path.cwd()),
             search_path=tuple(path or str(Path.cwd()) for path in sys.path),
         )
-        writing = [outlet.theirs for outlet in self.outlets] or [
-            1,
-            2,
-        ]  # the first worker has the terminal itself
+        # the first worker has the terminal itself; where a summary is asked for on standard output, nothing else is
+        terminal = [2, 2] if job.json_output and job.mode == "train" else [1, 2]
+        writing = [outlet.theirs for outlet in self.outlets] or terminal
         spec_fd = pack(spec.to_json())
         try:
             fds = [control_fd, self._theirs.fileno(), spec_fd, writing[0], writing[-1]]

@@ -185,7 +185,9 @@ class _Watch:
         mistake = status == 2 and words.startswith("shoal: error")
         if words and record is not None and not mistake:
             place = _short(self._resume_dir or record.run_dir.path)
-            words += f"\n\nshoal: the same command with --run-dir {place} goes on from the last checkpoint"
+            words += (
+                f"\n\nshoal: the same command with --run-dir {place} goes on from the last checkpoint (if there is one)"
+            )
         # a notebook raises what it is given, and need not show it twice
         if words and not self._job.relay:
             _say(words)
@@ -230,6 +232,8 @@ def _packed(job: Job) -> int | None:
 def _say(words: str) -> None:
     """To standard error, as it is for the user and not for a program that reads our output."""
     with contextlib.suppress(OSError):  # a terminal that is gone
+        if sys.stderr.isatty() and sys.stdout.isatty():
+            sys.stderr.write("\r\x1b[2K")  # a progress line whose process was killed
         sys.stderr.write(words + "\n")
         sys.stderr.flush()
 

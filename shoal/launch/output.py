@@ -99,12 +99,14 @@ class WorkerLog(Outlet):
 
 
 def _of_a_crash(lines: list[str]) -> list[str]:
-    """What Python has written when a compiled library failed: its first lines say where, most of the others do not."""
+    """What was written before a compiled library failed, and what Python has then written about it: the first frames
+    say where, those that are in every worker do not."""
     begins = [number for number, line in enumerate(lines) if line.startswith("Fatal Python error")]
     if not begins:
         return []
-    crash = [line for line in lines[begins[-1] :] if not line.startswith(("Extension modules", *_MACHINERY))]
-    return crash[:_TAIL_LINES]
+    at = begins[-1]
+    crash = [line for line in lines[at:] if line and not line.startswith(("Extension modules", *_MACHINERY))]
+    return lines[max(0, at - _TAIL_LINES // 2) : at] + crash[:_TAIL_LINES]
 
 
 class Relay(Outlet):

@@ -85,11 +85,7 @@ class RunDir:
             )
         old, new = flatten(saved), flatten(config.to_json())
         for key in sorted(set(old) | set(new)):
-            if (
-                key in MAY_CHANGE_ON_RESUME
-                or key.split(".")[0] in MAY_CHANGE_ON_RESUME
-                or old.get(key) == new.get(key)
-            ):
+            if key in MAY_CHANGE_ON_RESUME or key.split(".")[0] in MAY_CHANGE_ON_RESUME or old.get(key) == new.get(key):
                 continue
             raise RunDirError(
                 f"{self.path} belongs to a run with {key}={old.get(key)}, but now {key}={new.get(key)}: "
@@ -173,9 +169,7 @@ class RunDir:
 def disk_error(path: Path, error: OSError) -> RunDirError:
     """What a user can do about `error` while writing below `path`."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return RunDirError(
-            f"no space left on the disk of {path}: free some, then run the same command again to go on"
-        )
+        return RunDirError(f"no space left on the disk of {path}: free some, then run the same command again to go on")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return RunDirError(f"{path} cannot be written ({error.strerror}): choose another --run-dir")
     if error.errno in (errno.EEXIST, errno.ENOTDIR):

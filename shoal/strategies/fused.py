@@ -1,8 +1,8 @@
 """PyTorch's fused update kernels, where the user has left the choice open.
 
-An element-wise optimizer reads and writes every parameter several times over; the fused kernels do it once: SGD with momentum
-takes two thirds of the time on a CPU, Adam a fifth. They compute the same update up to rounding. PyTorch itself
-does not choose them by default.
+An element-wise optimizer reads and writes every parameter several times over; the fused kernels do it once: SGD with
+momentum takes two thirds of the time on a CPU, Adam a fifth. They compute the same update up to rounding. PyTorch
+itself does not choose them by default.
 """
 
 from __future__ import annotations

@@ -52,6 +52,11 @@ class Program:
         if isinstance(self.optimizer, torch.optim.Optimizer):
             return self.optimizer
         built = self.optimizer([parameter for parameter in self.model.parameters() if parameter.requires_grad])
+        if isinstance(built, torch.optim.LBFGS):
+            raise ConfigError(
+                "optimizer: LBFGS evaluates the model several times in one step, which a distributed step cannot: "
+                "use an optimizer that takes one gradient a step"
+            )
         if not isinstance(built, torch.optim.Optimizer):
             raise ConfigError(
                 f"the function given as optimizer returned {type(built).__name__}, not an optimizer: {_GIVE_OPTIMIZER}"

@@ -21,7 +21,7 @@ import torch
 
 from shoal.comm.group import Group
 from shoal.comm.select import make_group
-from shoal.core.config import Config
+from shoal.core.config import Config, flatten
 from shoal.core.errors import ConfigError, UserError
 from shoal.core.world import Member, View, World
 from shoal.launch.rundir import RunDir, default_path
@@ -158,7 +158,7 @@ def _compare(spec: RunSpec, group: Group) -> None:
         "samples of training data": len(spec.train),
         "samples of test data": len(spec.test) if spec.test is not None else 0,
         "parameters (a digest of names and shapes)": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:12],
-        "settings": spec.config.to_json(),
+        **{f"the setting {name}": value for name, value in flatten(spec.config.to_json()).items()},
     }
     everyone = [json.loads(word) for word in group.gather_bytes(json.dumps(mine).encode(), "comparing programs")]
     for rank, theirs in enumerate(everyone):

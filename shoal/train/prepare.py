@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from shoal.strategies.program import Metric, OptimizerFactory, Program
 from shoal.strategies.select import choose_strategy
 from shoal.train.callbacks import Callback, default_callbacks
 from shoal.train.dry_run import print_dry_run
-from shoal.train.interrupts import leave
+from shoal.train.interrupts import graceful, leave
 from shoal.train.metrics import with_defaults
 from shoal.train.run import Run
 from shoal.train.schedules import Schedule, TorchSchedule
@@ -62,8 +63,8 @@ def prepare(
             f"{config.workers}`, not from within"
         )
     program = Program(model, make_objective(loss), optimizer, with_defaults(loss, metrics))
-    used = strategy if isinstance(strategy, Strategy) else choose_strategy(config.strategy, config.workers)
-    config = config.model_copy(update={"strategy": used.name})
+    own = strategy if isinstance(strategy, Strategy) and strategy.name == config.strategy else None
+    used = own or choose_strategy(config.strategy, config.workers)
 
     given = tuple(callbacks) if isinstance(callbacks, Sequence) else (callbacks,)
 
@@ -90,6 +91,7 @@ class PreparedRun:
         self._data: object = None
         self._epochs = 0  # that the caller has asked for
         self._result: Result | None = None
+        self._signals = contextlib.ExitStack()
 
     def batches(self, data: object) -> Iterator[Work]:
         """Yield this worker's part of each global batch of one epoch. The first call is epoch 0, and so on; where a
@@ -109,8 +111,7 @@ class PreparedRun:
         try:
             return run.step(batch)
         except BaseException as error:
-            self._run = None
-            run.fail(error)
+            self._fail(error)
             raise
 
     def evaluate(self, data: object) -> dict[str, float]:
@@ -127,6 +128,7 @@ class PreparedRun:
             run = self._running()
             summary = run.finish()
             self._run = None
+            self._signals.close()
             self._session.report({"type": "finished", "summary": summary})
             self._result = Result(summary, Path(run.config.run_dir or "."))
         return self._result
@@ -139,9 +141,8 @@ class PreparedRun:
     ) -> None:
         if error is None:
             self._finish_if_open()
-        elif self._run is not None:
-            run, self._run = self._run, None
-            run.fail(error)
+        else:
+            self._fail(error)
 
     def _begin(self, data: object) -> Run:
         if self._run is None:
@@ -154,6 +155,7 @@ class PreparedRun:
                     print_dry_run(spec, self._session.json_output)
                 raise SessionEnd
             self._data = data
+            self._signals.enter_context(graceful(self._session))
             self._run = Run(spec, self._session, number)
             self._session.at_end(self._finish_if_open)
             if not self._session.launched:
@@ -166,6 +168,12 @@ class PreparedRun:
         if self._run is None:
             raise UserError("the run has not begun or is finished: call batches(data) first")
         return self._run
+
+    def _fail(self, error: BaseException) -> None:
+        self._signals.close()
+        if self._run is not None:
+            run, self._run = self._run, None
+            run.fail(error)
 
     def _finish_if_open(self) -> None:
         if self._run is not None:

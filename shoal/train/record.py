@@ -85,6 +85,7 @@ def parameters_sha256(module: nn.Module) -> str:
 def summary(  # noqa: PLR0913 - as many facts as the file has
     *, strategy: str, workers: int, cursor: Cursor, account: Account, values: dict[str, float], module: nn.Module,
     status: str, coverage: CoverageTotals, bytes_sent: int, peak_memory: int, spans: dict[str, float], seconds: float,
+    faults: list[dict[str, Any]],
 ) -> dict[str, Any]:  # fmt: skip
     """The content of `summary.json`."""
     final: dict[str, float] = {}
@@ -94,7 +95,7 @@ def summary(  # noqa: PLR0913 - as many facts as the file has
         "strategy": strategy, "workers": workers, "servers": 0, "epochs": cursor.epoch, "steps": cursor.step,
         "samples": cursor.samples, "final": {**final, **values},
         "samples_per_s": round(account.samples_per_s, 1), "params_sha256": parameters_sha256(module),
-        "status": status, "coverage": coverage.to_json(), "faults": [], "bytes_sent": bytes_sent,
+        "status": status, "coverage": coverage.to_json(), "faults": faults, "bytes_sent": bytes_sent,
         "peak_memory_bytes": peak_memory, "seconds": round(seconds, 3),
         "spans": {name: round(value, 6) for name, value in sorted(spans.items())},
     }  # fmt: skip

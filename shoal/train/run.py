@@ -295,6 +295,7 @@ class Run:
             peak_memory=max(one["memory"] for one in everyone),
             spans=self._spans.totals,
             seconds=time.perf_counter() - self._began,
+            faults=(self._opened.run_dir.summary() or {}).get("faults", []),  # of this run before it went on
         )
 
     # ---- small things

@@ -39,6 +39,8 @@ class RunSpec:
                 raise ConfigError(f"callbacks: {callback!r} is no shoal.callbacks.Callback: give a list of instances")
         if config.init not in known_initialisations():
             raise ConfigError(f"init={config.init!r} is unknown: {nearest(config.init, known_initialisations())}")
+        if config.servers and not self.strategy.needs.servers:
+            raise ConfigError(f"servers={config.servers}, but strategy={self.strategy.name} has no use for servers")
         most = self.strategy.needs.max_workers
         if most is not None and config.workers > most:
             raise ConfigError(

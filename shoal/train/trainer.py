@@ -110,9 +110,11 @@ class Trainer:
         return resolve(*layers)
 
     def _spec(self, config: Config) -> RunSpec:
-        strategy = self._strategy or choose_strategy(config.strategy, config.workers)
+        # a flag or file that names another strategy wins over the object in the script
+        own = self._strategy if self._strategy is not None and self._strategy.name == config.strategy else None
+        strategy = own or choose_strategy(config.strategy, config.workers)
         return RunSpec(
-            config=config.model_copy(update={"strategy": strategy.name}),
+            config=config,
             program=Program(self.model, self._objective, self._optimizer, self._metrics),
             strategy=strategy,
             train=self._train,

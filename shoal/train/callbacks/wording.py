@@ -99,8 +99,8 @@ def next_steps(event: RunEnded, run: RunInfo, cores: int | None = None) -> Rows:
     if run.workers < cores:
         rows.append(("on more workers", with_option(anew, "--workers", str(min(cores, run.workers * 2)))))
     if event.status == "completed" and run.total_steps:
-        option, length = ("--epochs", run.config.epochs) if run.config.epochs else ("--steps", run.config.steps)
-        rows.append(("train on", with_option(command, option, str(2 * (length or 1)))))
+        option, done = ("--epochs", event.cursor.epoch) if run.config.epochs else ("--steps", event.cursor.step)
+        rows.append(("train on", with_option(command, option, str(2 * max(1, done)))))
     rows.append(("see the plan", with_option(anew, "--dry-run", "")))
     return rows
 
