@@ -6,6 +6,7 @@ A fault is put in by replacing a function by one that does nearly the same, so t
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -26,9 +27,10 @@ from shoal.core.errors import NonFiniteLoss
 from shoal.data.tensors import TensorSource
 from shoal.launch.session import Session
 from shoal.strategies.allreduce import AllReduce, AllReduceReplica
+from shoal.strategies.base import Work
 from shoal.strategies.buffers import RunningBuffers
 from shoal.strategies.objective import _FunctionObjective, _ModuleObjective
-from shoal.strategies.replica import ModelReplica
+from shoal.strategies.replica import ModelReplica, committed_indices
 from shoal.testing.subjects import Subject
 from shoal.train.rates import Rates
 from shoal.train.run import Run
@@ -251,14 +253,14 @@ def statistics_not_rolled_back(session: Session) -> None:
 
 
 def coverage_of_what_was_handed_out(session: Session) -> None:
-    original = Run._load
+    original = Run.works
 
-    def load(self: Run, grains: Any) -> Any:
-        loaded = original(self, grains)
-        EpochCoverage.commit(self._coverage._epoch, loaded.indices)
-        return loaded
+    def works(self: Run, epoch: int | None = None) -> Iterator[Work]:
+        for work in original(self, epoch):
+            EpochCoverage.commit(self._coverage._epoch, committed_indices(work))
+            yield work
 
-    put(Run, "_load", load)
+    put(Run, "works", works)
     put(CoverageRecord, "commit", lambda self, indices: None)
 
 
