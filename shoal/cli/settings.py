@@ -17,6 +17,7 @@ HELP = {
     "grain": "samples that are computed together; the same for any number of workers",
     "passes": "grain: one pass for each grain; merged: several in one, where that is the same",
     "sums": "type in which gradients of grains are added up; float64 leaves no trace of their order",
+    "layout": "how images lie in memory; auto tries channels_last where there are convolutions",
     "init": "initial parameters: keep what the script built, or the name of an initialisation",
     "clip.norm": "clip gradients to this global norm",
     "clip.value": "clip each gradient to plus or minus this",

@@ -71,6 +71,7 @@ class Config(_Frozen):
     grain: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     passes: Literal["auto", "grain", "merged"] = "auto"
     sums: Literal["auto", "float32", "float64"] = "auto"
+    layout: Literal["auto", "as_given", "channels_last"] = "auto"
     init: str = "keep"
     clip: Clip = Clip()
     precision: Literal["float32", "bf16"] = "float32"

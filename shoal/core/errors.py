@@ -49,6 +49,19 @@ class NonFiniteLoss(UserError):  # noqa: N818 - it names the event, as StopItera
         )
 
 
+class NonFiniteState(UserError):  # noqa: N818
+    """A parameter became NaN or infinite though the loss was finite; such a model is not saved."""
+
+    def __init__(self, step: int, name: str, last_good: str = "") -> None:
+        self.step, self.name = step, name
+        kept = f"{last_good}\n" if last_good else ""
+        super().__init__(
+            f"{name} holds NaN or infinite values after step {step}, though the loss was finite: it is not saved.\n"
+            f"{kept}Try a lower learning rate, `--set clip.norm=1.0`, or look for a gradient that is not defined "
+            "(the square root of 0, a division by 0)."
+        )
+
+
 class CollectiveTimeout(ShoalError):  # noqa: N818
     """A collective operation did not end in time. Names the workers that were not there."""
 

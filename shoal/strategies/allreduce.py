@@ -19,6 +19,7 @@ from shoal.comm.group import BucketSpec
 from shoal.core.errors import ConfigError, NonFiniteLoss
 from shoal.core.state import ShardedState
 from shoal.strategies.base import Runtime, StepResult, Strategy, Sums, Work
+from shoal.strategies.memory import view_like
 from shoal.strategies.objective import Batch
 from shoal.strategies.program import Program
 from shoal.strategies.replica import Gradient, ModelReplica, committed_indices, refuse_sparse
@@ -81,7 +82,7 @@ class AllReduceReplica(ModelReplica):
         self._reducer = runtime.group.reducer(specs, len(_FACTS) + len(self._order))
         self.buffer_change = self._reducer.buffers[-1]
         self._views = [
-            self._reducer.buffers[slot.bucket][slot.start : slot.stop].view(p.shape)
+            view_like(self._reducer.buffers[slot.bucket][slot.start : slot.stop], p)
             for slot, p in zip(slots, self._order, strict=True)
         ]
         self._narrow = [torch.empty_like(p) for p in self._order] if runtime.exact_sums else None

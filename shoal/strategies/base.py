@@ -47,6 +47,7 @@ class Runtime:
     clip: Clip = field(default_factory=Clip)
     precision: str = "float32"
     exact_sums: bool = False  # add gradients of grains up in float64, so that the order leaves no trace
+    layout: str = "as_given"  # of images in memory, or "channels_last"
     bucket_bytes: int = 4 << 20
     spans: Spans = field(default_factory=Spans)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import torch
 
+from shoal.strategies.memory import is_dense
+
 _KINDS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 _DTYPES = (torch.float32, torch.float64)
 
@@ -22,7 +24,8 @@ def choose_fused(optimizer: torch.optim.Optimizer) -> bool:
         said = group.get("foreach") is not None or group.get("fused") is not None
         if said or group.get("differentiable") or isinstance(group["lr"], torch.Tensor):
             return False
-        if any(p.dtype not in _DTYPES or p.device.type not in ("cpu", "cuda") for p in group["params"]):
+        # the kernels walk through memory: parameters, gradients and moments must lie in the same order
+        if any(p.dtype not in _DTYPES or not is_dense(p) for p in group["params"]):
             return False
     for group in optimizer.param_groups:
         group["fused"] = True

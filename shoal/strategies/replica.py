@@ -20,6 +20,7 @@ from shoal.core.state import Piece, ShardedState
 from shoal.strategies.base import Runtime, Sums, Work
 from shoal.strategies.buffers import RunningBuffers
 from shoal.strategies.fused import choose_fused
+from shoal.strategies.memory import arrange
 from shoal.strategies.objective import Batch, LossSum
 from shoal.strategies.program import Program
 
@@ -40,6 +41,8 @@ class ModelReplica:
         self.runtime = runtime
         self.module: nn.Module = program.model.to(runtime.world.device)
         self.module.train()
+        if runtime.layout == "channels_last":
+            self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in the stubs
         self.optimizer = program.build_optimizer()
         choose_fused(self.optimizer)
         self.initial_learning_rates = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
@@ -84,7 +87,10 @@ class ModelReplica:
         if self.runtime.world.device.startswith("cuda"):
             torch.cuda.manual_seed(seed)
         with self._autocast():
-            return self.program.objective(self.module, to_device(batch, self.runtime.world.device))
+            return self.program.objective(self.module, self._place(batch))
+
+    def _place(self, batch: Batch) -> Batch:
+        return arrange(to_device(batch, self.runtime.world.device), self.runtime.layout)
 
     def _autocast(self) -> contextlib.AbstractContextManager[None]:
         if self.runtime.precision == "bf16":
@@ -109,7 +115,7 @@ class ModelReplica:
         was_training = self.module.training
         self.module.eval()
         try:
-            batch = to_device(batch, self.runtime.world.device)
+            batch = self._place(batch)
             with self._autocast():
                 loss = self.program.objective(self.module, batch)
             sums: Sums = {"loss": (float(loss.total), loss.weight)}

@@ -28,6 +28,7 @@ from shoal.launch.rundir import RunDir, default_path
 from shoal.launch.session import Session
 from shoal.train.cutting import Cutting, choose, why_separate
 from shoal.train.initialise import initialise
+from shoal.train.layout import choose_layout
 from shoal.train.spec import RunSpec
 
 _PROBE_SAMPLES = 8
@@ -58,7 +59,8 @@ def open_run(spec: RunSpec, session: Session, number: int, closing: contextlib.E
     config = _keep_choices(config, run_dir)
     cutting = _decide(spec, config, group)
     passes = "merged" if cutting.merged else "grain"
-    config = config.model_copy(update={"grain": cutting.grain, "passes": passes, "run_dir": str(run_dir.path)})
+    chosen = {"grain": cutting.grain, "passes": passes, "layout": _decide_layout(spec, config, group)}
+    config = config.model_copy(update={**chosen, "run_dir": str(run_dir.path)})
     me = json.dumps([session.world.rank, socket.gethostname(), os.getpid()]).encode()
     members = tuple(Member("worker", *json.loads(word)) for word in group.gather_bytes(me, "greeting"))
     return Opened(world, group, View(number, members), run_dir, resume_dir, config, cutting)
@@ -121,7 +123,7 @@ def _keep_choices(config: Config, run_dir: RunDir) -> Config:
         return config
     saved = run_dir.saved()
     kept: dict[str, Any] = {
-        name: saved[name] for name in ("grain", "passes") if getattr(config, name) == "auto" and name in saved
+        name: saved[name] for name in ("grain", "passes", "layout") if getattr(config, name) == "auto" and name in saved
     }
     return config.model_copy(update=kept)
 
@@ -133,6 +135,15 @@ def _decide(spec: RunSpec, config: Config, group: Group) -> Cutting:
         cutting = decide_cutting(spec, config)
         word = json.dumps([cutting.grain, cutting.merged, cutting.why]).encode()
     return Cutting(*json.loads(group.gather_bytes(word, "agreeing on the grain")[0]))
+
+
+def _decide_layout(spec: RunSpec, config: Config, group: Group) -> str:
+    """The first worker tries it; its word holds for all."""
+    word = b""
+    if group.rank == 0:
+        few = spec.train.fetch(np.arange(min(_PROBE_SAMPLES, len(spec.train)), dtype=np.int64), 0, config.seed)
+        word = choose_layout(config.layout, spec.program.model, spec.program.objective, few).encode()
+    return group.gather_bytes(word, "agreeing on the layout")[0].decode()
 
 
 def decide_cutting(spec: RunSpec, config: Config) -> Cutting:

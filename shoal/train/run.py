@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from shoal.core.cursor import Batches, Cursor
-from shoal.core.errors import NonFiniteLoss, ShoalError
+from shoal.core.errors import NonFiniteLoss, NonFiniteState, ShoalError
 from shoal.core.events import Evaluated, Event, RunEnded, StepCommitted
 from shoal.core.length import Length
 from shoal.core.spans import Spans
@@ -84,6 +84,7 @@ class Run:
             clip=config.clip,
             precision=config.precision,
             exact_sums=config.sums == "float64" or (config.sums == "auto" and not self._opened.cutting.merged),
+            layout=config.layout,
             bucket_bytes=int(config.comm.bucket_mib * (1 << 20)),
             spans=self._spans,
         )
@@ -210,9 +211,12 @@ class Run:
         self._enter("save")
         with self._spans("save"):
             evaluated = self._evaluated == self.cursor
-            self._saver.save(
-                self._strategy, self._replica, self.cursor, self._coverage, self._account, self._values, evaluated
-            )
+            try:
+                self._saver.save(
+                    self._strategy, self._replica, self.cursor, self._coverage, self._account, self._values, evaluated
+                )
+            except NonFiniteState as error:
+                raise NonFiniteState(error.step, error.name, self._last_good()) from None
 
     def _last_good(self) -> str:
         """Where the last checkpoint is, in words, the same on every worker. Collective."""

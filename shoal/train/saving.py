@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +14,13 @@ import torch
 
 from shoal.checkpoint.catalog import Catalog
 from shoal.checkpoint.format import read
+from shoal.checkpoint.shards import pack_state, unpack_state
 from shoal.checkpoint.writer import Writer
 from shoal.comm.group import Group
 from shoal.core.config import CheckpointSettings
 from shoal.core.coverage import Counts, CoverageTotals, EpochCoverage, totals
 from shoal.core.cursor import Cursor
-from shoal.core.errors import CheckpointError
+from shoal.core.errors import CheckpointError, NonFiniteState
 from shoal.core.events import CheckpointSaved
 from shoal.core.state import Piece, ShardedState
 from shoal.launch.rundir import disk_error
@@ -81,6 +84,17 @@ class Resumed:
     evaluated: bool  # whether that was made of this very state
 
 
+def _not_finite(state: ShardedState) -> str | None:
+    """The name of a tensor of the model that holds NaN or infinity, or None."""
+    for name, piece in state.pieces.items():
+        tensor = piece.tensor.detach()
+        # a sum shows both at the price of one reading, and is wrong only by overflow, which the second look settles
+        suspicious = tensor.is_floating_point() and not math.isfinite(float(tensor.sum()))
+        if suspicious and not bool(torch.isfinite(tensor).all()):
+            return name
+    return None
+
+
 class Saver:
     """Writes checkpoints in the background (first worker) and reads the newest good one (every worker)."""
 
@@ -104,12 +118,12 @@ class Saver:
         `values` are those of the latest evaluation. Only where that was of this very state (`evaluated`) do they say
         how good the checkpoint is, and stand where the choice of the best ones looks for them.
         """
-        state = strategy.state(replica)
+        shards = self._gather(strategy.state(replica), cursor)
         counts = coverage.combined()
         self.last_saved = cursor
         if self._writer is None:
             return
-        pieces = {**state.pieces, _COUNTS: Piece.whole(torch.from_numpy(counts))}
+        own = ShardedState({**shards[0].pieces, _COUNTS: Piece.whole(torch.from_numpy(counts))}, shards[0].values)
         meta = {
             **(values if evaluated else {}),
             "evaluation": values,
@@ -119,9 +133,21 @@ class Saver:
             "epoch_weight": account.epoch_weight,
         }
         try:
-            self._writer.save(f"step-{cursor.step:08d}", [ShardedState(pieces, state.values)], cursor, meta)
+            self._writer.save(f"step-{cursor.step:08d}", [own, *shards[1:]], cursor, meta)
         except OSError as error:
             raise disk_error(self._directory, error) from error
+
+    def _gather(self, state: ShardedState, cursor: Cursor) -> list[ShardedState]:
+        """The states of all workers, on the first one; most strategies have them there already. Collective."""
+        mine = json.dumps([_not_finite(state), bool(state.pieces)]).encode()
+        words = [json.loads(word) for word in self._group.gather_bytes(mine, "agreeing to save")]
+        bad = next((name for name, _ in words if name), None)
+        if bad is not None:
+            raise NonFiniteState(cursor.step, bad)
+        if not any(has for _, has in words[1:]):
+            return [state]
+        packed = self._group.gather_bytes(b"" if self._first else pack_state(state), "collecting the model")
+        return [state, *(unpack_state(part) for part in packed[1:])] if self._first else [state]
 
     def poll(self) -> list[CheckpointSaved]:
         """What has been completed since the last call; raises what went wrong in the background."""

@@ -39,6 +39,8 @@ def opening_events(
     for member in opened.view.members:
         yield MemberJoined(member.role, member.rank, member.host, member.pid)
     yield Decision("grain", f"{opened.cutting.grain}, {opened.config.passes}", opened.cutting.why)
+    if opened.config.layout == "channels_last":
+        yield Decision("layout", "channels_last", "the model's convolutions are quicker so, and it gave the same loss")
     for warning in warnings:
         yield Warned(warning)
     yield RunStarted(
