@@ -79,3 +79,33 @@ def test_a_plain_script(shoal_here: Shoal, start: Callable[..., Process], hang: 
     assert shoal_here.train("--run-dir", "whole").status == 0
     assert "AFTER" in shoal_here.train("--run-dir", "run").out
     assert shoal_here.run.outcome() == Run(shoal_here.directory / "whole").outcome()
+
+
+LOOP = """
+import os, signal, shoal, torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Linear(8, 3)
+data = (torch.randn(60, 8), torch.randint(0, 3, (60,)))
+run = shoal.prepare(
+    model, lambda p: torch.optim.SGD(p, lr=0.1), nn.CrossEntropyLoss(), global_batch=10, run_dir="run",
+    checkpoint={"every": "2 epochs"},
+)
+for epoch in range(4):
+    for at, batch in enumerate(run.batches(data)):
+        run.step(batch)
+        if (epoch, at) == (1, 2):
+            os.kill(os.getpid(), signal.SIGINT)
+print("AFTER")
+"""
+
+
+@pytest.mark.ranks
+def test_a_loop_of_ones_own(shoal_here: Shoal, start: Callable[..., Process]) -> None:
+    """A prepared run under ``python`` saves too: the step under way and the one that learns of it are kept."""
+    shoal_here.write(LOOP)
+    done = start([sys.executable, "script.py"]).end()
+    assert done.status == 130, done
+    assert "AFTER" not in done.out
+    assert "Traceback" not in done.err
+    assert shoal_here.run.names()[-1] == "step-00000010"  # told in the facts of the step after
