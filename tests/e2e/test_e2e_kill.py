@@ -22,7 +22,10 @@ from shoal.testing.ranks import RankHarness
 
 pytestmark = pytest.mark.ranks
 
-KILLS = 48  # of workers; of whole commands there are two more
+KILLS = 48  # of workers, at least; of whole commands there are two more
+MOST_KILLS = 200
+DURING_A_SAVE = 10  # of these at least
+RESUMED = 20  # and at least so many attempts that had a checkpoint to go on from
 LONGEST_S = 0.6
 
 
@@ -66,7 +69,9 @@ def test_workers_killed_at_random_moments(ranks: RankHarness, tmp_path: Path) ->
     span_s = min(LONGEST_S, time.monotonic() - begun)
     kills = during_a_save = completed = resumed = 0
     run = Run(tmp_path / "run-0")
-    while kills < KILLS:
+    # a quick machine finishes many runs and begins anew: kill on until all that must be seen has been seen
+    while kills < KILLS or during_a_save < DURING_A_SAVE or resumed < RESUMED:
+        assert kills < MOST_KILLS, f"of {kills} kills {during_a_save} came during a save, {resumed} attempts went on"
         before = newest(run)
         begun_before = len(run.events("run_started"))
         with ranks.start(2, victim, str(run.path)) as training:
@@ -89,8 +94,6 @@ def test_workers_killed_at_random_moments(ranks: RankHarness, tmp_path: Path) ->
     ranks.run(2, victim, str(run.path))
     assert run.outcome() == reference.outcome()
     assert not list(run.path.rglob(".*tmp*")), "what killed writers left was not cleared away"
-    assert during_a_save >= 10, f"only {during_a_save} of {kills} kills came during a save"
-    assert resumed >= 20, f"only {resumed} of {kills} attempts went on from a checkpoint"
 
 
 def test_a_command_that_is_killed(shoal_process: Callable[..., Process], shoal_here: Shoal) -> None:
