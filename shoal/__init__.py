@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shoal.core.errors import ShoalError as ShoalError
     from shoal.core.errors import UserError as UserError
     from shoal.train.prepare import prepare as prepare
-    from shoal.train.trainer import Result as Result
+    from shoal.train.result import Result as Result
     from shoal.train.trainer import Trainer as Trainer
 
 __version__ = "0.1.0"
@@ -27,7 +27,7 @@ __version__ = "0.1.0"
 # Public names and where they are. Imported when first used: the command line must not pay for PyTorch.
 _EXPORTS = {
     "Clip": "shoal.core.config:Clip",
-    "Result": "shoal.train.trainer:Result",
+    "Result": "shoal.train.result:Result",
     "ShoalError": "shoal.core.errors:ShoalError",
     "Trainer": "shoal.train.trainer:Trainer",
     "UserError": "shoal.core.errors:UserError",

@@ -53,6 +53,29 @@ class CommSettings(_Frozen):
     timeout_s: Annotated[float, Field(gt=0)] = 300.0
 
 
+class ElasticSettings(_Frozen):
+    """How a run survives: when a worker counts as lost, and what follows."""
+
+    lease_s: Annotated[float, Field(ge=0.5)] = 2.0
+    hang_s: Annotated[float, Field(gt=0)] = 60.0
+    hang_steps: Annotated[float, Field(gt=0)] = 10.0
+    start_s: Annotated[float, Field(gt=0)] = 600.0
+    max_restarts: Annotated[int, Field(ge=0)] = 10
+    max_preemptions: Annotated[int, Field(ge=0)] = 100
+    min_workers: Annotated[int, Field(ge=1)] = 1
+    max_workers: Annotated[int, Field(ge=1)] | None = None
+    on_error: Literal["stop", "continue"] = "stop"
+    pace_s: Annotated[float, Field(ge=0)] = 0.0
+
+
+class EvaluatorSettings(_Frozen):
+    """Evaluation in a process of its own, which follows the checkpoints."""
+
+    enabled: bool = False
+    every_s: Annotated[float, Field(ge=0)] = 5.0
+    patience_s: Annotated[float, Field(gt=0)] = 30.0
+
+
 class LoaderSettings(_Frozen):
     """How samples are read."""
 
@@ -88,6 +111,8 @@ class Config(_Frozen):
     checkpoint: CheckpointSettings = CheckpointSettings()
     comm: CommSettings = CommSettings()
     loader: LoaderSettings = LoaderSettings()
+    elastic: ElasticSettings = ElasticSettings()
+    evaluator: EvaluatorSettings = EvaluatorSettings()
     tensorboard: bool = False
     run_dir: str | None = None
 
@@ -102,6 +127,11 @@ class Config(_Frozen):
             )
         if self.weights is not None and sum(self.weights) <= 0:
             raise ValueError("weights are all zero: nobody would compute")
+        if self.evaluator.enabled and self.checkpoint.every == "never":
+            raise ValueError(
+                "evaluator.enabled (--evaluator) follows the checkpoints, but checkpoint.every=never writes none: "
+                "state how often to save, such as checkpoint.every='1 epoch', or leave the evaluator out"
+            )
         return self
 
     @property
@@ -116,7 +146,8 @@ class Config(_Frozen):
 MAY_CHANGE_ON_RESUME = frozenset(
     {
         "strategy", "workers", "servers", "weights", "accumulate", "eval_batch", "threads", "device",
-        "checkpoint", "comm", "loader.processes", "tensorboard", "run_dir", "epochs", "steps", "eval_every",
+        "checkpoint", "comm", "elastic", "evaluator", "loader.processes", "tensorboard", "run_dir", "epochs", "steps",
+        "eval_every",
     }
 )  # fmt: skip
 

@@ -63,6 +63,7 @@ class ViewChanged(Event):
     kind: ClassVar[str] = "view"
     number: int
     members: tuple[str, ...]
+    pids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,13 @@ class StepCommitted(Event):
 
 @dataclass(frozen=True)
 class Evaluated(Event):
+    """The model as it was at `cursor` was evaluated, `by` the workers or by the evaluator, which comes later."""
+
     kind: ClassVar[str] = "eval"
     cursor: Cursor
     values: Mapping[str, float]
     seconds: float
+    by: str = "workers"
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,8 @@ class CheckpointSaved(Event):
 
 @dataclass(frozen=True)
 class Fault(Event):
-    """Something went wrong: who, where, why; `phase` is what the member did last."""
+    """Something went wrong: who, where, why; `phase` is what the member did last, `stack` its Python stack where that
+    could be taken from outside. `resumed_s`: from then to the next committed step; known at the end of the run."""
 
     kind: ClassVar[str] = "fault"
     at_step: int
@@ -108,6 +113,7 @@ class Fault(Event):
     phase: str = ""
     detected_s: float = 0.0
     resumed_s: float | None = None
+    stack: str = ""
 
 
 @dataclass(frozen=True)
