@@ -1,25 +1,41 @@
-"""The control page of a run: a few words of shared memory between a launcher and its workers.
+"""The control page of a host: a few words of shared memory between an agent and its workers.
 
-It carries what must be seen at once and without a message: that the run is over (`abort`), that it should stop at the
-next step (`stop`), and how far each worker is and what it is doing, for errors that name the culprit. Each word has
-one writer, or is only ever set; words are 8 bytes and aligned, so a reader sees a whole value. The page is anonymous
-memory (memfd), inherited by descriptor: nothing is left behind however the run ends.
+It carries what must be seen at once and without a message: which views are broken (`break_view`), that the run should
+stop at the next step (`stop`), and how far each worker is and what it is doing, for errors that name the culprit and
+for whoever looks for one that hangs. Every worker of the host has a *seat*, a row of words, for its whole life,
+whatever its rank becomes. Each word has one writer, or only ever grows; words are 8 bytes and aligned, so a reader sees
+a whole value. The page is anonymous memory (memfd), inherited by descriptor: nothing is left behind however the run
+ends.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+from dataclasses import dataclass
 
 import numpy as np
 
-PHASES = ("start", "data", "forward", "backward", "reduce", "update", "evaluate", "save", "end")
-_ABORT, _STOP = 0, 1
+PHASES = ("start", "data", "forward", "backward", "reduce", "update", "evaluate", "save", "end", "meet")
+_BROKEN, _STOP, _ABORTED = 0, 1, 2
 _HEADER_WORDS = 8
-_WORDS_PER_WORKER = 8
-_STEP, _PHASE, _SEQUENCE = 0, 1, 2
+_WORDS_PER_SEAT = 8
+_STEP, _PHASE, _SEQUENCE, _VIEW, _TICKS, _WAITING, _STEPS_DONE = range(7)
 PAGE_BYTES = 65536  # room for 1023 workers
-MAX_WORKERS = PAGE_BYTES // 8 // _WORDS_PER_WORKER - 1
+MAX_WORKERS = PAGE_BYTES // 8 // _WORDS_PER_SEAT - 1
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What can be seen of a worker in its seat. `ticks` grows with everything it does; `waiting`: it waits for others
+    in a collective operation; `steps_done`: since it took the seat; `view`: the one it is in, 0 for none."""
+
+    step: int
+    phase: str
+    view: int
+    ticks: int
+    waiting: bool
+    steps_done: int
 
 
 class ControlPage:
@@ -36,11 +52,19 @@ class ControlPage:
 
     def abort(self) -> None:
         """The run is over: every wait ends with `PeerLost`."""
-        self._words[_ABORT] = 1
+        self._words[_ABORTED] = 1
 
     @property
     def aborted(self) -> bool:
-        return bool(self._words[_ABORT])
+        return bool(self._words[_ABORTED])
+
+    def break_view(self, number: int) -> None:
+        """Views up to `number` are broken: every wait in them ends with `PeerLost`."""
+        self._words[_BROKEN] = max(int(self._words[_BROKEN]), number)
+
+    def broken(self, number: int) -> bool:
+        """Whether view `number` is broken, or the run is over."""
+        return bool(self._words[_BROKEN] >= number or self._words[_ABORTED])
 
     def request_stop(self) -> None:
         """Ask all workers to stop at the end of their step."""
@@ -54,29 +78,65 @@ class ControlPage:
     def stop_requested(self) -> bool:
         return bool(self._words[_STOP])
 
-    def _base(self, rank: int) -> int:
-        return _HEADER_WORDS + rank * _WORDS_PER_WORKER
+    def _base(self, seat: int) -> int:
+        return _HEADER_WORDS + seat * _WORDS_PER_SEAT
 
-    def enter(self, rank: int, step: int, phase: str) -> None:
-        """Worker `rank` says what it does now."""
-        base = self._base(rank)
+    def take_seat(self, seat: int) -> None:
+        """A new worker is about to sit here: clear what the last one left."""
+        base = self._base(seat)
+        self._words[base : base + _WORDS_PER_SEAT] = 0
+
+    def enter(self, seat: int, step: int, phase: str) -> None:
+        """The worker in `seat` says what it does now."""
+        base = self._base(seat)
         self._words[base + _STEP] = step
         self._words[base + _PHASE] = PHASES.index(phase)
+        self._words[base + _TICKS] += 1
 
-    def progress(self, rank: int) -> tuple[int, str]:
-        """The step and phase that worker `rank` was in last."""
-        base = self._base(rank)
+    def tick(self, seat: int) -> None:
+        """The worker in `seat` has got on with what it does."""
+        self._words[self._base(seat) + _TICKS] += 1
+
+    def step_done(self, seat: int) -> None:
+        """The worker in `seat` has committed a step."""
+        self._words[self._base(seat) + _STEPS_DONE] += 1
+
+    def enter_view(self, seat: int, number: int) -> None:
+        """The worker in `seat` takes part in view `number` from now on; 0: in none."""
+        self._words[self._base(seat) + _VIEW] = number
+
+    def wait(self, seat: int, waiting: bool) -> None:
+        """The worker in `seat` begins or ends to wait for others."""
+        self._words[self._base(seat) + _WAITING] = waiting
+
+    def progress(self, seat: int) -> tuple[int, str]:
+        """The step and phase that the worker in `seat` was in last."""
+        base = self._base(seat)
         return int(self._words[base + _STEP]), PHASES[int(self._words[base + _PHASE])]
 
-    def arrive(self, rank: int) -> int:
-        """Worker `rank` enters its next collective operation; returns the number of it."""
-        base = self._base(rank)
+    def reading(self, seat: int) -> Reading:
+        """All that can be seen of the worker in `seat`."""
+        base = self._base(seat)
+        words = self._words[base : base + _WORDS_PER_SEAT].tolist()
+        return Reading(
+            step=words[_STEP],
+            phase=PHASES[words[_PHASE]],
+            view=words[_VIEW],
+            ticks=words[_TICKS],
+            waiting=bool(words[_WAITING]),
+            steps_done=words[_STEPS_DONE],
+        )
+
+    def arrive(self, seat: int) -> int:
+        """The worker in `seat` enters its next collective operation; returns the number of it."""
+        base = self._base(seat)
         self._words[base + _SEQUENCE] += 1
+        self._words[base + _TICKS] += 1
         return int(self._words[base + _SEQUENCE])
 
-    def arrived(self, rank: int) -> int:
-        """The number of the collective operation that worker `rank` entered last."""
-        return int(self._words[self._base(rank) + _SEQUENCE])
+    def arrived(self, seat: int) -> int:
+        """The number of the collective operation that the worker in `seat` entered last."""
+        return int(self._words[self._base(seat) + _SEQUENCE])
 
     def close(self) -> None:
         """Give the page back. May be called twice."""

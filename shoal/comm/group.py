@@ -76,6 +76,11 @@ class Group(ABC):
         """Return once every member has called it."""
         self.gather_bytes(b"", what)
 
+    def interrupt(self) -> None:  # noqa: B027 - only some backends need it
+        """Free whoever waits in this group, with `PeerLost`, once its view is broken. May be called from any thread, at
+        any time, also after `close`. Not collective. Backends whose waits see by themselves that the view is broken do
+        nothing."""
+
     @abstractmethod
     def close(self) -> None:
         """Give back memory and sockets. Not collective; may be called twice."""

@@ -17,27 +17,39 @@ _SLEEP_SHARE = 0.02  # a sleep lengthens a wait by at most this part of it
 
 
 class Patience:
-    """Waits of one member of a group of `size` on this host."""
+    """Waits of the member in `seat` of view `number`, which has `size` members.
 
-    def __init__(self, control: ControlPage, size: int, timeout_s: float) -> None:
-        self._control = control
+    While it waits for others its seat says so, so that whoever looks for one that hangs can tell the victims from the
+    culprit.
+    """
+
+    def __init__(self, control: ControlPage, seat: int, size: int, timeout_s: float, number: int) -> None:
+        self._control, self._seat, self._number = control, seat, number
         self._timeout_s = timeout_s
         # with more ranks than cores, the one that is waited for may need this core
         self._crowded = size > len(os.sched_getaffinity(0))
 
     def wait(self, arrived: Callable[[], bool], missing: Callable[[], Iterable[int]], what: str, since: float) -> None:
         """Poll `arrived` until it is true. `since` (monotonic) is when the operation began: its deadline
-        counts from there. Raises `PeerLost` when the run is aborted, and `CollectiveTimeout` with the ranks
+        counts from there. Raises `PeerLost` when the view is broken, and `CollectiveTimeout` with the ranks
         from `missing`."""
         if not self._crowded:
             for _ in range(_SPINS):
                 if arrived():
                     return
+        self._control.wait(self._seat, True)
+        try:
+            self._wait(arrived, missing, what, since)
+        finally:
+            self._control.wait(self._seat, False)
+            self._control.tick(self._seat)  # it gets on from here: what it waited for is not its own delay
+
+    def _wait(self, arrived: Callable[[], bool], missing: Callable[[], Iterable[int]], what: str, since: float) -> None:
         yield_until = time.monotonic() + (0.0 if self._crowded else _YIELD_S)
         os.sched_yield()
         while not arrived():
-            if self._control.aborted:
-                raise PeerLost(f"the run was aborted during {what}")
+            if self._control.broken(self._number):
+                raise PeerLost(f"view {self._number} was broken during {what}")
             now = time.monotonic()
             if now - since > self._timeout_s:
                 raise CollectiveTimeout(what, missing(), now - since)

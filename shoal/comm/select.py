@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from shoal.comm.shm_segment import unsupported
-from shoal.core.errors import ConfigError, nearest
-from shoal.core.world import World
+from shoal.comm.shm_segment import give_back_older, unsupported
+from shoal.core.errors import ConfigError, ShoalError, nearest
+from shoal.core.world import Member, View
 
 if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
     from shoal.comm.control import ControlPage
     from shoal.comm.group import Group
 
 BACKENDS = ("auto", "shm", "gloo", "nccl")
 
 
-def choose_backend(requested: str, device: str) -> tuple[str, str]:
-    """The backend for workers on one host that compute on `device`, and why, as shown in the run's header.
+def choose_backend(requested: str, device: str, hosts: Sequence[str] = ()) -> tuple[str, str]:
+    """The backend for workers that compute on `device`, and why, as shown in the run's header. `hosts`: where they are,
+    if they do not share the memory of one.
 
     Raises `ConfigError` where the requested one cannot work.
     """
@@ -27,12 +31,13 @@ def choose_backend(requested: str, device: str) -> tuple[str, str]:
         if on_cuda:
             obstacle = _nccl_obstacle()
             return ("gloo", f"no NCCL: {obstacle}") if obstacle else ("nccl", "workers compute on CUDA devices")
-        obstacle = unsupported()
+        obstacle = _apart(hosts) or unsupported()
         return (
             ("gloo", f"no shared memory: {obstacle}") if obstacle else ("shm", "all workers share this host's memory")
         )
     if requested == "shm":
-        obstacle = "it moves tensors in host memory, and workers compute on CUDA devices" if on_cuda else unsupported()
+        on_devices = "it moves tensors in host memory, and workers compute on CUDA devices" if on_cuda else None
+        obstacle = _apart(hosts) or on_devices or unsupported()
     elif requested == "nccl":
         obstacle = _nccl_obstacle() if on_cuda else f"it moves tensors between CUDA devices, and device={device}"
     else:
@@ -40,6 +45,10 @@ def choose_backend(requested: str, device: str) -> tuple[str, str]:
     if obstacle is not None:
         raise ConfigError(f"comm.backend={requested} cannot be used: {obstacle}. Use comm.backend=auto")
     return requested, "as requested"
+
+
+def _apart(hosts: Sequence[str]) -> str | None:
+    return f"workers on {', '.join(hosts)} do not share memory" if hosts else None
 
 
 def _nccl_obstacle() -> str | None:
@@ -61,28 +70,44 @@ def _gloo_obstacle() -> str | None:
 
 
 def make_group(
-    world: World,
+    view: View,
+    key: str,
     control: ControlPage,
     backend: str,
-    rendezvous: str | None,
+    store: Callable[[], Store],
     timeout_s: float,
-    number: int = 0,
+    device: str = "cpu",
 ) -> Group:
-    """The group of all workers of a run on one host. Collective; every member gives the same `number`, which
-    no earlier group of this run had. `backend` may be "auto"; a worker alone needs none."""
-    if world.size == 1:
+    """The group of all members of `view`, of which this process is the one with `key`. Collective.
+
+    `backend` may be "auto"; `store`, where the members find each other, is opened only if the backend needs one. No
+    earlier group of the run may have had the view's number: memory of earlier ones is given back here, because every
+    member has left them. Raises `PeerLost` if the view breaks meanwhile.
+    """
+    member = view.member(key)
+    if member is None:
+        raise ShoalError(f"the process {key} is no member of view {view.number}")
+    if member == _neighbours(view, member)[0]:
+        give_back_older(control.fd, view.number)
+    if view.size == 1:
         from shoal.comm.solo import SoloGroup
 
         return SoloGroup()
-    backend, _ = choose_backend(backend, world.device)
+    hosts = () if view.on_one_host else tuple(dict.fromkeys(other.host for other in view.members))
+    backend, _ = choose_backend(backend, device, hosts)
     if backend == "shm":
         from shoal.comm.shm import ShmGroup
 
-        return ShmGroup(control, world.rank, world.size, timeout_s, number)
-    if rendezvous is None:
-        raise ConfigError(f"comm.backend={backend} needs a rendezvous, which `shoal train` or fit(workers=N) gives")
-    from shoal.comm.rendezvous import open_store
+        return ShmGroup(view, member, control, timeout_s)
     from shoal.comm.torch_group import TorchGroup
 
-    store = open_store(rendezvous, f"group-{number}", world.size, timeout_s)
-    return TorchGroup(store, world, control, backend, timeout_s)
+    if device == "cuda":  # each worker of a host has its own
+        import torch
+
+        device = f"cuda:{_neighbours(view, member).index(member) % torch.cuda.device_count()}"
+    return TorchGroup(view, member, control, store(), backend, timeout_s, device)
+
+
+def _neighbours(view: View, member: Member) -> list[Member]:
+    """The members that share a control page with `member`, itself included, in the order of ranks."""
+    return [other for other in view.members if other.agent == member.agent]

@@ -26,6 +26,7 @@ from shoal.comm.patience import Patience
 from shoal.comm.shm_reducer import ShmReducer, share
 from shoal.comm.shm_segment import LINE_BYTES, Window, round_up, unsupported
 from shoal.core.errors import ConfigError, ShoalError
+from shoal.core.world import Member, View
 
 SLOT_BYTES = 4 << 20  # a barrier for each: larger than a cache, because where cores are shared barriers are dear
 SMALL_BYTES = 1 << 14  # up to here everybody adds everything up: one barrier instead of two
@@ -35,19 +36,18 @@ _WORDS = LINE_BYTES // 8
 
 
 class ShmGroup(Group):
-    """Member `rank` of `size` processes that inherited the same control page. The constructor does not wait.
-
-    `number` tells the groups of a process's life apart: a later group must have another number than all
-    before.
+    """The group of `view`, whose members inherited the same control page, in the process that is `member`. The
+    constructor does not wait. The view's number tells groups apart: no earlier one had it.
     """
 
-    def __init__(self, control: ControlPage, rank: int, size: int, timeout_s: float, number: int = 0) -> None:
+    def __init__(self, view: View, member: Member, control: ControlPage, timeout_s: float) -> None:
         reason = unsupported()
         if reason is not None:
             raise ConfigError(f"comm.backend=shm cannot be used: {reason}. Use comm.backend=gloo")
+        rank, size = member.rank, view.size
         self.rank, self.size, self.backend = rank, size, "shm"
-        self._patience = Patience(control, size, timeout_s)
-        self._window = Window(control.fd, number)
+        self._patience = Patience(control, member.seat, size, timeout_s, view.number)
+        self._window = Window(control.fd, view.number)
         header_bytes = round_up(size * LINE_BYTES, mmap.PAGESIZE)
         self._range = self._window.take(header_bytes + _SLOTS * size * SLOT_BYTES)
         words = memoryview(self._range)[: size * LINE_BYTES].cast("q")

@@ -9,6 +9,7 @@ memory.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import platform
@@ -17,6 +18,7 @@ import sys
 from shoal.core.errors import ShoalError
 
 WINDOW_BYTES = 1 << 40  # of the sparse file, not of memory; the control page lies in the first window
+_FALLOC_KEEP_SIZE, _FALLOC_PUNCH_HOLE = 1, 2  # from linux/falloc.h
 LINE_BYTES = 64  # a cache line: words with different writers stand on different lines
 
 
@@ -32,6 +34,22 @@ def unsupported() -> str | None:
         # flags are plain stores after plain stores: only the total store order of x86-64 keeps them in order
         return f"it needs Linux on x86-64, and this is {sys.platform} on {machine}"
     return None
+
+
+def give_back_older(fd: int, number: int) -> None:
+    """Give back the memory of all groups with a number below `number`: nobody computes in them any more.
+
+    Who still holds a tensor of one reads zeros. A broken group cannot do it itself: its members cannot agree that all
+    have left, and one that was killed left its part behind.
+    """
+    start, end = WINDOW_BYTES, (1 + number) * WINDOW_BYTES
+    if os.fstat(fd).st_size <= start:
+        return  # no group ever had memory here
+    libc = ctypes.CDLL(None, use_errno=True)
+    mode = _FALLOC_KEEP_SIZE | _FALLOC_PUNCH_HOLE
+    if libc.fallocate(fd, mode, ctypes.c_int64(start), ctypes.c_int64(end - start)) != 0:
+        error = ctypes.get_errno()
+        raise ShoalError(f"cannot give back the shared memory of earlier views: {os.strerror(error)}")
 
 
 class SharedRange(mmap.mmap):

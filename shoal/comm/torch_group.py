@@ -2,12 +2,13 @@
 
 The process group is this object's alone: torch's global default group is neither used nor set, so several
 groups may follow each other in a process. Waits are cut into short ones, because a thread inside gloo sees
-neither the abort word nor our deadline.
+neither that the view is broken nor our deadline. A group that failed is taken down whole: its sockets are shut, so that
+all its operations end and its threads with them.
 """
 
 from __future__ import annotations
 
-import ctypes
+import threading
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -19,66 +20,76 @@ from torch import Tensor
 from torch._C._distributed_c10d import Store
 
 from shoal.comm.control import ControlPage
+from shoal.comm.gloo import Connected, connect_gloo
 from shoal.comm.group import BucketReducer, BucketSpec, Group
-from shoal.comm.patience import Patience
+from shoal.comm.peer_sockets import PeerSockets, socket_inodes
 from shoal.core.errors import CollectiveTimeout, PeerLost, ShoalError
-from shoal.core.world import World
+from shoal.core.world import Member, View
 
-_GLANCE = timedelta(seconds=0.1)  # how long gloo may wait before we look at the abort word again
-_GLOO_MARGIN_S = 30.0  # our own deadline comes first: it can name who is missing
+_GLANCE = timedelta(seconds=0.02)  # how long gloo may wait before we look again whether the view is broken
+_GLOO_MARGIN_S = 5.0  # our own deadline comes first: it can name who is missing
+# operations whose sockets are shut down end at once, except those whose message had been received or sent in part:
+# gloo forgets to tell them, and they end by their own timeout
+_ENDING_S = 0.05
+_ENDING_POLL_S, _OUTLAST_POLL_S = 0.001, 0.5
 _LOST = ("connection", "socket", "broken pipe", "peer", "remote", "nccl communicator was aborted")
 
 
 class TorchGroup(Group):
-    """Member `world.rank` of the group that meets in `store`. Waits for the others to come.
-
-    `interface` is the network interface that gloo listens on: loopback for a run on one host.
-    """
+    """The group of `view`, which meets in `store`, in the process that is `member`. The constructor waits until all are
+    connected; see `connect_gloo`."""
 
     def __init__(
         self,
-        store: Store,
-        world: World,
+        view: View,
+        member: Member,
         control: ControlPage,
+        store: Store,
         backend: str = "gloo",
         timeout_s: float = 300.0,
-        interface: str = "lo",
+        device: str = "cpu",
     ) -> None:
-        self.rank, self.size, self.backend = world.rank, world.size, backend
+        self.rank, self.size, self.backend = member.rank, view.size, backend
         self._control, self._timeout_s = control, timeout_s
-        self._device = torch.device(world.device)
-        if world.device == "cuda":  # each rank has its own
-            self._device = torch.device("cuda", world.rank % torch.cuda.device_count())
-        self._abandoned = self._closed = False
-        self._await_members(store)
-        self._group = self._connect(store, interface)
-
-    def _await_members(self, store: Store) -> None:
-        """Wait until all are at the store, where the missing can be named; connecting is quick afterwards."""
-        store.set(f"here/{self.rank}", "1")
-        absent = list(range(self.size))
-
-        def all_here() -> bool:
-            absent[:] = [r for r in absent if not store.check([f"here/{r}"])]
-            return not absent
-
-        patience = Patience(self._control, self.size, self._timeout_s)
-        patience.wait(all_here, lambda: absent, f"the making of the {self.backend} group", time.monotonic())
-
-    def _connect(self, store: Store, interface: str) -> Any:  # torch's stubs give a Backend no operations
-        limit = timedelta(seconds=self._timeout_s + _GLOO_MARGIN_S)
+        self._number, self._seat = view.number, member.seat
+        self._device = torch.device(device)
+        # only the seats of this host's page can be looked at
+        self._seats = {other.rank: other.seat for other in view.members if other.agent == member.agent}
+        self._base, self._bases = control.arrived(member.seat), [0] * view.size
+        self._works: list[dist.Work] = []  # started and not completed
+        self._failed = self._closed = False
+        limit = timedelta(seconds=timeout_s + _GLOO_MARGIN_S)
+        if backend == "nccl":
+            self._connected = Connected(self._make_nccl(store, limit), frozenset(), PeerSockets(socket_inodes()))
+        else:
+            self._connected = connect_gloo(view, member, control, store, timeout_s)
+            self._connected.group._set_default_timeout(limit)
+        self._group = self._connected.group
         try:
-            if self.backend == "nccl":
-                torch.cuda.set_device(self._device)
-                nccl = dist.ProcessGroupNCCL.Options()
-                nccl._timeout = limit
-                return dist.ProcessGroupNCCL(store, self.rank, self.size, nccl)
-            gloo = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # missing in torch's stubs
-            gloo._devices = [dist.ProcessGroupGloo.create_device(interface=interface)]
-            gloo._timeout = limit
-            return dist.ProcessGroupGloo(store, self.rank, self.size, gloo)
+            self._introduce()
+        except BaseException:
+            self.close()
+            raise
+
+    def _make_nccl(self, store: Store, limit: timedelta) -> Any:
+        try:
+            torch.cuda.set_device(self._device)
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = limit
+            return dist.ProcessGroupNCCL(store, self.rank, self.size, options)
         except RuntimeError as error:
-            raise ShoalError(f"cannot connect the {self.backend} group: {_first_line(error)}") from error
+            raise ShoalError(f"cannot connect the nccl group: {_first_line(error)}") from error
+
+    def _introduce(self) -> None:
+        """Tell each other from where everybody counts its operations, and which ports are gloo's."""
+        port = next(iter(self._connected.ports), 0)
+        row = torch.tensor([self._base, port], dtype=torch.int64, device=self._device)
+        rows = [torch.empty_like(row) for _ in range(self.size)]
+        what, since = "the making of the group", time.monotonic()
+        self.complete(self.start_all_gather(rows, row), what, self.arrive(), since)
+        table = torch.stack(rows).tolist()
+        self._bases = [base for base, _ in table]
+        self._connected.sockets.keep(self._connected.ports, {port for _, port in table})
 
     def all_reduce(self, tensor: Tensor, what: str) -> None:
         flat = self._flat(tensor)
@@ -87,7 +98,7 @@ class TorchGroup(Group):
 
     def broadcast(self, tensor: Tensor, source: int, what: str) -> None:
         flat = self._flat(tensor)
-        self.complete(self._group.broadcast(flat, source), what, self.arrive(), time.monotonic())
+        self.complete(self._started(self._group.broadcast(flat, source)), what, self.arrive(), time.monotonic())
         _put_back(flat, tensor)
 
     def gather_bytes(self, payload: bytes, what: str) -> list[bytes]:
@@ -111,72 +122,107 @@ class TorchGroup(Group):
 
         return TorchReducer(self, buckets, facts, self._device)
 
+    def interrupt(self) -> None:
+        self._connected.sockets.shut_down()
+
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        del self._group
+        if self._failed or not _idle(self._works):
+            self.interrupt()
+            until = time.monotonic() + _ENDING_S
+            while not _idle(self._works) and time.monotonic() < until:
+                time.sleep(_ENDING_POLL_S)
+        if not _idle(self._works):
+            # the destructor would wait for the threads that are at work, so another thread destroys it
+            threading.Thread(
+                target=_outlast, args=(self._group, self._works), name="shoal-outlast", daemon=True
+            ).start()
+        self._connected.sockets.close()
+        self._connected.group = None
+        del self._group, self._works
 
-    def _abandon(self) -> None:
-        """Never destroy the process group: its destructor would wait for threads that wait for a peer. The
-        end of the process does not."""
-        if not self._abandoned:
-            self._abandoned = True
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))
+    def __del__(self) -> None:
+        # whoever forgets to close a group that failed would wait in the destructor of gloo's
+        if hasattr(self, "_group"):
+            self.close()
 
     # what the reducer needs: operations that are started and completed separately
 
     def start_all_reduce(self, flat: Tensor) -> dist.Work:
-        work: dist.Work = self._group.allreduce([flat])
-        return work
+        return self._started(self._group.allreduce([flat]))
 
     def start_all_gather(self, rows: list[Tensor], row: Tensor) -> dist.Work:
-        work: dist.Work = self._group.allgather([rows], [row])
+        return self._started(self._group.allgather([rows], [row]))
+
+    def _started(self, work: dist.Work) -> dist.Work:
+        self._works.append(work)
         return work
 
     def arrive(self) -> int:
-        """Say in the control page that this rank enters its next operation; returns the number of it."""
+        """Say in the control page that this member enters its next operation; returns the number of it."""
         if self._closed:
             raise ShoalError("this group is closed")
-        return self._control.arrive(self.rank)
+        return self._control.arrive(self._seat) - self._base
 
     def complete(self, work: dist.Work, what: str, number: int, since: float) -> None:
         """Wait for `work`, part of operation `number`, which began at `since` (monotonic)."""
-        while True:
-            try:
-                work.wait(_GLANCE)
-                return
-            except RuntimeError as error:
-                if work.is_completed():
-                    self._outcome(work, what, number, since)
-                    return
+        self._control.wait(self._seat, True)
+        try:
+            while not self._completes(work, what, number, since):
+                if self._control.broken(self._number):
+                    raise PeerLost(f"view {self._number} was broken during {what}")
                 elapsed_s = time.monotonic() - since
-                if self._control.aborted:
-                    self._abandon()
-                    raise PeerLost(f"the run was aborted during {what}") from None
                 if elapsed_s > self._timeout_s:
-                    self._abandon()
-                    raise CollectiveTimeout(what, self._missing(number), elapsed_s) from error
+                    raise CollectiveTimeout(what, self._missing(number), elapsed_s)
+            self._works.remove(work)
+        except BaseException:
+            self._failed = True
+            self.interrupt()
+            raise
+        finally:
+            self._control.wait(self._seat, False)
+            self._control.tick(self._seat)
 
-    def _outcome(self, work: dist.Work, what: str, number: int, since: float) -> None:
-        """Return if the completed `work` succeeded, else raise what its failure means."""
+    def _completes(self, work: dist.Work, what: str, number: int, since: float) -> bool:
+        """Wait for a moment; true if `work` is done. Raises what its failure means."""
+        try:
+            work.wait(_GLANCE)
+            return True
+        except RuntimeError:
+            if not work.is_completed():
+                return False
         try:
             work.wait()
+            return True
         except RuntimeError as error:
-            self._abandon()
             message = str(error).lower()
+            if self._control.broken(self._number) or any(word in message for word in _LOST):
+                raise PeerLost(f"a worker was lost during {what}: {_first_line(error)}") from error
             if "timed out" in message or "timeout" in message:
                 raise CollectiveTimeout(what, self._missing(number), time.monotonic() - since) from error
-            if any(word in message for word in _LOST):
-                raise PeerLost(f"a worker was lost during {what}: {_first_line(error)}") from error
             raise
 
     def _missing(self, number: int) -> list[int]:
-        return [r for r in range(self.size) if self._control.arrived(r) < number]
+        """The members of this host that have not come to operation `number`; if they have, those of other hosts."""
+        arrived = {rank: self._control.arrived(seat) - self._bases[rank] for rank, seat in self._seats.items()}
+        absent = [rank for rank, count in arrived.items() if count < number]
+        return absent or [rank for rank in range(self.size) if rank not in arrived]
 
     def _flat(self, tensor: Tensor) -> Tensor:
         """The tensor's values in a row on the group's device: its own memory where that is possible."""
         return tensor.detach().contiguous().view(-1).to(self._device)
+
+
+def _idle(works: Sequence[dist.Work]) -> bool:
+    return all(work.is_completed() for work in works)
+
+
+def _outlast(group: Any, works: Sequence[dist.Work]) -> None:
+    """Hold `group` until its last operation has ended."""
+    while not _idle(works):
+        time.sleep(_OUTLAST_POLL_S)
 
 
 def _put_back(flat: Tensor, tensor: Tensor) -> None:

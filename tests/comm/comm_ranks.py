@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from torch._C._distributed_c10d import Store
 
 from shoal.comm.control import ControlPage
 from shoal.comm.group import Group
 from shoal.comm.select import make_group
 from shoal.comm.shm import ShmGroup
 from shoal.core.errors import CollectiveTimeout
+from shoal.core.world import View
 from shoal.launch.session import Session
 
 BACKENDS = ("shm", "gloo")
@@ -28,12 +34,23 @@ class Failure:
     account: str
 
 
-def join(session: Session, backend: str, timeout_s: float = 30.0, number: int = 0) -> Group:
-    """The group of all ranks; for shared memory also if that is only one."""
-    world = session.world
-    if backend == "shm":
-        return ShmGroup(session.control, world.rank, world.size, timeout_s, number)
-    return make_group(world, session.control, backend, session.rendezvous, timeout_s, number)
+def view_of(session: Session, number: int = 1, ranks: Sequence[int] | None = None) -> View:
+    """View `number`, of all ranks of the harness or only of some; keys and seats are the harness's ranks."""
+    whole = session.attendance.enter(number - 1)
+    members = whole.members if ranks is None else [whole.members[rank] for rank in ranks]
+    return View(number, tuple(replace(member, rank=rank) for rank, member in enumerate(members)))
+
+
+def join(
+    session: Session, backend: str, timeout_s: float = 30.0, number: int = 1, ranks: Sequence[int] | None = None
+) -> Group:
+    """The group of a view (see `view_of`); for shared memory also if that has only one member."""
+    view, key = view_of(session, number, ranks), session.attendance.key
+    member = view.member(key)
+    if backend == "shm" and view.size == 1 and member is not None:
+        return ShmGroup(view, member, session.control, timeout_s)
+    store = partial(session.attendance.store, view, timeout_s)
+    return make_group(view, key, session.control, backend, store, timeout_s)
 
 
 def attempt(session: Session, function: Callable[..., Any], *args: Any) -> Any:
@@ -52,11 +69,34 @@ def tell(session: Session) -> None:
 
 def await_all(control: ControlPage, size: int, deadline_s: float = 60.0) -> None:
     """Wait until all ranks have told."""
+    await_step(control, range(size), 1, deadline_s)
+
+
+def await_step(control: ControlPage, seats: Sequence[int], step: int, deadline_s: float = 60.0) -> None:
+    """Wait until the ranks in these seats have come to `step`."""
     until = time.monotonic() + deadline_s
-    while any(control.progress(rank)[0] == 0 for rank in range(size)):
-        assert time.monotonic() < until, "a rank does not start"
+    while any(control.progress(seat)[0] < step for seat in seats):
+        assert time.monotonic() < until, [control.progress(seat) for seat in seats]
         time.sleep(0.002)
 
 
 def shared_memory_files() -> set[str]:
     return {entry.name for entry in Path("/dev/shm").iterdir()}
+
+
+class FatalStore(Store):
+    """Its user sends itself a signal when it has said where it listens, and before it connects with anyone."""
+
+    def __init__(self, store: Store, number: int) -> None:
+        super().__init__()
+        self._store, self._number = store, number
+
+    def set(self, key: str, value: str) -> None:
+        self._store.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        return self._store.get(key)
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        os.kill(os.getpid(), self._number)
+        self._store.wait(keys)

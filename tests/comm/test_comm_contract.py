@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from typing import Any
 
 import numpy as np
@@ -212,8 +213,8 @@ def test_finish_names_buckets_that_were_never_ready(ranks: RankHarness, backend:
 
 
 def one_after_the_other(session: Session, backend: str) -> str:
-    kept = []
-    for number in range(3):
+    for number in range(1, 4):
+        kept = []
         group = join(session, backend, number=number)
         for round_number in range(2 + number):
             tensor = values(round_number, group.rank, 50_000)
@@ -225,13 +226,22 @@ def one_after_the_other(session: Session, backend: str) -> str:
             for reducer in reducers:
                 one_step(reducer, group.rank, step, 1.0, list(range(len(SPECS))))
             kept.append((reducers[1].buffers[3], digest(reducers[1].buffers[3])))
+        group.barrier("the end")
         group.close()
-    for (
-        buffer,
-        before,
-    ) in kept:  # memory of a closed group stays readable and unchanged while someone holds it
-        assert digest(buffer) == before
+        # memory of a closed group stays readable and unchanged while someone holds it, until the next view
+        for buffer, before in kept:
+            assert digest(buffer) == before
+        meet(session, number)
     return kept[0][1]
+
+
+def meet(session: Session, number: int) -> None:
+    """Wait until all ranks have come to `number`: as members do between two views, by the coordinator."""
+    session.control.enter(session.world.rank, number, "meet")
+    deadline = time.monotonic() + 30
+    while any(session.control.progress(rank)[0] < number for rank in range(session.world.size)):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 @on_all

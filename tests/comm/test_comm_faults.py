@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 from comm_ranks import BACKENDS, Failure, attempt, await_all, join, tell
 
-from shoal.comm.group import BucketSpec
+from shoal.comm.group import BucketSpec, Group
+from shoal.comm.select import make_group
+from shoal.core.world import View
 from shoal.launch.session import Session
 from shoal.testing.ranks import Rank, RankHarness
 
@@ -72,10 +76,17 @@ def test_survivors_of_a_killed_rank_get_peer_lost(ranks: RankHarness, backend: s
 @on_all
 @in_all
 def test_a_rank_that_never_comes_is_named(ranks: RankHarness, backend: str, operation: str) -> None:
-    with ranks.start(3, attempt, work_for_ever, backend, operation, 0.5, 1) as run:
+    with ranks.start(3, attempt, work_for_ever, backend, operation, 2.0, 1) as run:
         failures = [failure_of(run.wait_for(rank)) for rank in (0, 2)]
-    for failure in failures:
-        assert (failure.kind, failure.missing) == ("CollectiveTimeout", (1,)), failure.account
+    check_named(failures, [(1,), (1,)])
+
+
+def check_named(failures: list[Failure], missing: list[tuple[int, ...]]) -> None:
+    """Whoever comes to its deadline first names the missing; it then leaves, by which another may lose it as a peer."""
+    assert "CollectiveTimeout" in [failure.kind for failure in failures], failures[0].account
+    for failure, names in zip(failures, missing, strict=True):
+        expected = {"CollectiveTimeout": names, "PeerLost": ()}
+        assert failure.missing == expected[failure.kind], failure.account
 
 
 def work_and_close(session: Session, backend: str) -> Failure:
@@ -112,4 +123,77 @@ def meet_alone(session: Session, backend: str) -> None:
 def test_a_rank_that_does_not_even_make_the_group_is_named(ranks: RankHarness, backend: str) -> None:
     with ranks.start(2, attempt, meet_alone, backend) as run:
         failure = failure_of(run.wait_for(0))
-    assert (failure.kind, failure.missing) == ("CollectiveTimeout", (1,)), failure.account
+    assert failure.kind == {"shm": "CollectiveTimeout", "gloo": "PeerLost"}[backend], failure.account
+    assert "worker 1" in failure.account
+
+
+def wait_alone(session: Session, backend: str) -> bool:
+    group = join(session, backend, 60.0)
+    tell(session)
+    if group.rank == 1:
+        signal.pause()
+    attempt(session, lambda _: group.barrier("a barrier"))
+    return session.control.reading(session.world.seat).waiting
+
+
+@on_all
+def test_the_seat_of_who_waits_says_so(ranks: RankHarness, backend: str) -> None:
+    with ranks.start(2, wait_alone, backend) as run:
+        await_all(run.control, 2)
+        until = time.monotonic() + 30
+        while not run.control.reading(0).waiting:
+            assert time.monotonic() < until
+            time.sleep(0.002)
+        assert not run.control.reading(1).waiting
+        run.control.break_view(1)
+        assert run.wait_for(0).outcome() == (True, False), run.describe()
+
+
+def interrupted(session: Session, backend: str) -> Failure:
+    group = join(session, backend, 60.0)
+    tell(session)
+    if group.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    interrupter = threading.Timer(0.2, group.interrupt)
+    interrupter.start()
+    failure = attempt(session, lambda _: group.all_reduce(torch.ones(1000), "a sum"))
+    interrupter.join()
+    group.close()
+    group.interrupt()  # at any time
+    assert isinstance(failure, Failure)
+    return failure
+
+
+def test_another_thread_frees_who_waits_inside_gloo(ranks: RankHarness) -> None:
+    with ranks.start(2, interrupted, "gloo") as run:
+        failure = failure_of(run.wait_for(0, 30.0))
+    assert failure.kind == "PeerLost", failure.account
+
+
+def apart(session: Session, timeout_s: float) -> Group:
+    """As if each rank were on a host of its own."""
+    view = session.attendance.enter(0)
+    members = [replace(member, agent=f"agent-{member.rank}", address="127.0.0.1") for member in view.members]
+    view = View(1, tuple(members))
+    store = session.attendance.store(view, timeout_s)
+    return make_group(view, session.attendance.key, session.control, "auto", lambda: store, timeout_s)
+
+
+def work_apart(session: Session, timeout_s: float) -> str:
+    group = apart(session, timeout_s)
+    tensor = torch.full((1000,), float(group.rank))
+    group.all_reduce(tensor, "a sum")
+    assert tensor.eq(3.0).all()
+    tell(session)
+    if group.rank == 1:
+        signal.pause()
+    group.barrier("a barrier")
+    return group.backend
+
+
+def test_hosts_are_connected_by_gloo_and_the_missing_ones_are_named(ranks: RankHarness) -> None:
+    with ranks.start(3, attempt, work_apart, 2.0) as run:
+        await_all(run.control, 3)
+        failures = [failure_of(run.wait_for(rank)) for rank in (0, 2)]
+    # of those on other hosts nobody can see which one did not come
+    check_named(failures, [(1, 2), (0, 1)])

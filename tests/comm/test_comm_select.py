@@ -8,14 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from torch._C._distributed_c10d import Store
 
 from shoal.comm import rendezvous
 from shoal.comm.control import ControlPage
 from shoal.comm.select import choose_backend, make_group
 from shoal.comm.shm import ShmGroup
 from shoal.comm.solo import SoloGroup
-from shoal.core.errors import ConfigError
-from shoal.core.world import World
+from shoal.core.errors import ConfigError, ShoalError
+from shoal.core.world import Member, View
 
 pytestmark = pytest.mark.unit
 
@@ -44,7 +45,7 @@ def test_shared_memory_is_refused_without_total_store_order() -> None:
         choose_backend("shm", "cpu")
     control = ControlPage()
     with pytest.raises(ConfigError, match="aarch64"):
-        ShmGroup(control, 0, 1, 1.0)
+        ShmGroup(view_of("host"), view_of("host").members[0], control, 1.0)
     control.close()
 
 
@@ -65,16 +66,45 @@ def test_what_works_is_taken_as_requested() -> None:
     assert [choose_backend(name, "cpu")[0] for name in ("shm", "gloo")] == ["shm", "gloo"]
 
 
+def view_of(*agents: str, number: int = 1) -> View:
+    """A view with a member on each of these hosts."""
+    return View(
+        number, tuple(Member("worker", rank, agent, 1, str(rank), agent, rank) for rank, agent in enumerate(agents))
+    )
+
+
+def no_store() -> Store:
+    raise AssertionError("no store is needed")
+
+
 def test_a_worker_alone_needs_no_backend() -> None:
     control = ControlPage()
-    assert isinstance(make_group(World(), control, "auto", None, 1.0), SoloGroup)
+    assert isinstance(make_group(view_of("a"), "0", control, "auto", no_store, 1.0), SoloGroup)
     control.close()
 
 
-def test_gloo_without_a_rendezvous_is_refused() -> None:
+def test_workers_of_one_host_share_memory_and_need_no_store() -> None:
     control = ControlPage()
-    with pytest.raises(ConfigError, match="rendezvous"):
-        make_group(World(0, 2), control, "gloo", None, 1.0)
+    group = make_group(view_of("a", "a"), "1", control, "auto", no_store, 1.0)
+    assert (group.backend, group.rank, group.size) == ("shm", 1, 2)
+    group.close()
+    control.close()
+
+
+def test_shared_memory_between_hosts_is_refused_and_the_hosts_are_named() -> None:
+    control = ControlPage()
+    with pytest.raises(ConfigError, match=r"comm\.backend=shm.*red, blue.*auto"):
+        make_group(view_of("red", "blue", "red"), "0", control, "shm", no_store, 1.0)
+    control.close()
+    name, reason = choose_backend("auto", "cpu", ("red", "blue"))
+    assert name == "gloo"
+    assert "red, blue" in reason
+
+
+def test_a_stranger_gets_no_group() -> None:
+    control = ControlPage()
+    with pytest.raises(ShoalError, match="no member of view 3"):
+        make_group(view_of("a", "a", number=3), "7", control, "auto", no_store, 1.0)
     control.close()
 
 

@@ -19,6 +19,7 @@ from shoal.comm.group import BucketSpec
 from shoal.comm.shm import ShmGroup
 from shoal.comm.shm_reducer import share
 from shoal.comm.shm_segment import WINDOW_BYTES
+from shoal.core.world import Member, View
 from shoal.launch.session import Session
 from shoal.testing.ranks import RankHarness
 
@@ -103,6 +104,11 @@ def test_no_hazard_between_rounds(ranks: RankHarness, size: int) -> None:
 # --- memory
 
 
+def alone(control: ControlPage, number: int = 1) -> ShmGroup:
+    member = Member("worker", 0, "host", os.getpid(), "0", "agent", 0)
+    return ShmGroup(View(number, (member,)), member, control, 1.0)
+
+
 def aligned_buffers(session: Session) -> list[int]:
     group = join(session, "shm")
     reducer = group.reducer([BucketSpec(n, torch.float32) for n in (1, 3, 17, 100)], 1)
@@ -118,7 +124,7 @@ def test_buffers_start_on_cache_lines(ranks: RankHarness) -> None:
 def test_memory_goes_back_when_the_last_tensor_is_gone() -> None:
     control = ControlPage()
     used_at_first = os.fstat(control.fd).st_blocks
-    group = ShmGroup(control, 0, 1, 1.0)
+    group = alone(control)
     reducer = group.reducer([BucketSpec(1_000_000, torch.float32)], 0)
     reducer.open(1.0)
     reducer.buffers[0].fill_(3.0)
@@ -140,7 +146,7 @@ def test_memory_goes_back_when_the_last_tensor_is_gone() -> None:
 @pytest.mark.unit
 def test_memory_is_kept_while_a_peer_may_still_read_it() -> None:
     control = ControlPage()
-    group = ShmGroup(control, 0, 1, 1.0)
+    group = alone(control)
     reducer = group.reducer([BucketSpec(1_000_000, torch.float32)], 0)
     reducer.open(1.0)  # and no finish: a peer may be in the middle of its share
     reducer.buffers[0].fill_(3.0)
@@ -154,8 +160,8 @@ def test_memory_is_kept_while_a_peer_may_still_read_it() -> None:
 @pytest.mark.unit
 def test_groups_do_not_share_memory_with_each_other_or_the_control_page() -> None:
     control = ControlPage()
-    for number in range(3):
-        group = ShmGroup(control, 0, 1, 1.0, number)
+    for number in range(1, 4):
+        group = alone(control, number)
         group.barrier("a word is written")
         group.close()
     assert os.fstat(control.fd).st_size > 3 * WINDOW_BYTES
@@ -186,7 +192,7 @@ def test_nothing_has_a_name_in_dev_shm(ranks: RankHarness) -> None:
 @pytest.mark.unit
 def test_a_group_of_one_does_not_need_peers() -> None:
     control = ControlPage()
-    group = ShmGroup(control, 0, 1, 1.0)
+    group = alone(control)
     tensor = torch.arange(5)
     group.all_reduce(tensor, "a sum")
     assert np.array_equal(tensor.numpy(), np.arange(5))
