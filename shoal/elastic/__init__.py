@@ -1,0 +1,1 @@
+"""Membership that changes while training goes on."""
