@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import torch
 from torch import Tensor, nn
@@ -18,14 +18,17 @@ from torch import Tensor, nn
 from shoal.comm.group import BucketSpec
 from shoal.core.errors import ConfigError, NonFiniteLoss
 from shoal.core.state import ShardedState
-from shoal.strategies.base import Runtime, StepResult, Strategy, Sums, Work
+from shoal.strategies.base import Needs, Runtime, Span, StepResult, Strategy, Sums, Work
 from shoal.strategies.memory import view_like
 from shoal.strategies.objective import Batch
 from shoal.strategies.program import Program
-from shoal.strategies.replica import Gradient, ModelReplica, committed_indices, refuse_sparse
+from shoal.strategies.replica import Gradient, ModelReplica, committed_indices, refuse_sparse, span_of
 
-_FACTS = ("loss_sum", "weight", "nonfinite", "stop", "data", "forward", "backward", "reduce")
+_AGREED = ("loss_sum", "weight", "nonfinite", "stop", "change")  # added up over the group
+_SPAN = ("start", "stop", "digest")  # of the samples that a worker computed
+
 _TIMED = ("data", "forward", "backward", "reduce")
+_FACTS = (*_AGREED, *_SPAN, *_TIMED)
 _FIRST_BUCKET_BYTES = 1 << 20  # small, so that reducing starts early
 
 
@@ -67,13 +70,25 @@ class AllReduceReplica(ModelReplica):
 
     def __init__(self, program: Program, runtime: Runtime) -> None:
         super().__init__(program, runtime)
-        self._make_equal()
+        if not runtime.alike:
+            self._make_equal()
         self._order: list[nn.Parameter] = [parameter for _, parameter in reversed(self.parameters)]
+        self.last_reduce_s = 0.0  # of the step before: this one's is known only when its facts have gone
+        self._narrow = [torch.empty_like(p) for p in self._order] if runtime.exact_sums else None
+        self._attach(runtime)
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(lambda p, at=at: self._add(at, p))  # type: ignore[no-untyped-call]
+            for at, parameter in enumerate(self._order)
+        ]
+
+    def _attach(self, runtime: Runtime) -> None:
+        """Place the gradients into buckets of the group's reducer."""
+        self.runtime = runtime
         kinds = [torch.float64 if runtime.exact_sums else p.dtype for p in self._order]
         slots, specs = fuse(
             [(p.numel(), kind) for p, kind in zip(self._order, kinds, strict=True)], runtime.bucket_bytes
         )
-        if not program.objective.divided:
+        if not self.program.objective.divided:
             specs = [BucketSpec(spec.numel, spec.dtype, divided=False) for spec in specs]
         specs.append(BucketSpec(self.buffers.numel, torch.float64, divided=False))
         size = runtime.group.size
@@ -85,18 +100,22 @@ class AllReduceReplica(ModelReplica):
             view_like(self._reducer.buffers[slot.bucket][slot.start : slot.stop], p)
             for slot, p in zip(slots, self._order, strict=True)
         ]
-        self._narrow = [torch.empty_like(p) for p in self._order] if runtime.exact_sums else None
         self._bucket_of = [slot.bucket for slot in slots]
         self._members = [self._bucket_of.count(bucket) for bucket in range(len(specs) - 1)]
-        self.last_reduce_s = 0.0  # of the step before: this one's is known only when its facts have gone
+        self._begin_step()
+
+    def _begin_step(self) -> None:
         self._armed = False
         self._pending = list(self._members)
         self._used = [False] * len(self._order)  # some pass of this step gave a gradient
         self._final = [False] * len(self._order)  # no pass of this step will add to it
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(lambda p, at=at: self._add(at, p))  # type: ignore[no-untyped-call]
-            for at, parameter in enumerate(self._order)
-        ]
+
+    def reattach(self, runtime: Runtime) -> None:
+        """Take part in another group; the old one's memory is let go."""
+        for parameter in self._order:
+            parameter.grad = None
+        self._views.clear()
+        self._attach(runtime)
 
     def _make_equal(self) -> None:
         """Every worker starts from the first worker's parameters and buffers."""
@@ -150,10 +169,7 @@ class AllReduceReplica(ModelReplica):
         for parameter, sums, use in zip(self._order, self._narrow or self._views, anyone_used, strict=True):
             # a parameter that no sample used has no gradient, as in one process: decay and momentum leave it alone
             parameter.grad = sums if use else None
-        self._armed = False
-        self._pending = list(self._members)
-        self._used = [False] * len(self._order)
-        self._final = [False] * len(self._order)
+        self._begin_step()
         return everyone[:, : len(_FACTS)]
 
     def close(self) -> None:
@@ -169,6 +185,7 @@ class AllReduce(Strategy[AllReduceReplica]):
     """Every worker holds the model; gradients are summed over all of them at each step."""
 
     name = "allreduce"
+    needs = Needs(survives=True)
 
     def bind(self, program: Program, runtime: Runtime) -> AllReduceReplica:
         return AllReduceReplica(program, runtime)
@@ -176,7 +193,7 @@ class AllReduce(Strategy[AllReduceReplica]):
     def step(self, replica: AllReduceReplica, work: Work) -> StepResult:
         runtime, step = replica.runtime, work.batch.cursor.step
         gradient = replica.compute(work, before_last=replica.arm)
-        runtime.control.enter(runtime.world.rank, step, "reduce")
+        runtime.control.enter(runtime.world.seat, step, "reduce")
         with runtime.spans("reduce"):
             facts = replica.reduce(
                 [
@@ -184,6 +201,8 @@ class AllReduce(Strategy[AllReduceReplica]):
                     gradient.weight,
                     float(not math.isfinite(gradient.loss_sum)),
                     float(work.stop),
+                    float(work.change),
+                    *map(float, astuple(span_of(work))),
                     work.data_s,
                     runtime.spans.recent("forward"),
                     runtime.spans.recent("backward"),
@@ -191,15 +210,34 @@ class AllReduce(Strategy[AllReduceReplica]):
                 ]
             )
         replica.last_reduce_s = runtime.spans.recent("reduce")
-        loss_sum, weight, nonfinite, stop = facts[:, :4].sum(dim=0).tolist()
+        loss_sum, weight, nonfinite, stop, change = facts[:, : len(_AGREED)].sum(dim=0).tolist()
         if nonfinite:
             replica.buffers.rollback()
             raise NonFiniteLoss(step, facts[:, 2].nonzero().flatten().tolist())
-        runtime.control.enter(runtime.world.rank, step, "update")
+        runtime.control.enter(runtime.world.seat, step, "update")
         with runtime.spans("update"):
             replica.update(work.learning_rates, replica.buffer_change)
-        timings = tuple(dict(zip(_TIMED, row, strict=True)) for row in facts[:, 4:].tolist())
-        return StepResult(loss_sum, weight, committed_indices(work), bool(stop), timings, replica.bytes_per_step)
+        told = facts[:, len(_AGREED) :].tolist()
+        return StepResult(
+            loss_sum,
+            weight,
+            committed_indices(work),
+            bool(stop),
+            tuple(dict(zip(_TIMED, row[len(_SPAN) :], strict=True)) for row in told),
+            replica.bytes_per_step,
+            bool(change),
+            tuple(Span(*map(int, row[: len(_SPAN)])) for row in told),
+        )
+
+    def discard(self, replica: AllReduceReplica) -> None:
+        replica.discard()
+
+    def reconfigure(self, replica: AllReduceReplica, program: Program, runtime: Runtime) -> AllReduceReplica:
+        replica.reattach(runtime)
+        return replica
+
+    def live_state(self, replica: AllReduceReplica) -> ShardedState:
+        return replica.live_state()
 
     def evaluate(self, replica: AllReduceReplica, batch: Batch) -> Sums:
         return replica.evaluate(batch)

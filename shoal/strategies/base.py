@@ -21,7 +21,7 @@ from shoal.core.config import Clip
 from shoal.core.cursor import GlobalBatch
 from shoal.core.grains import Grain
 from shoal.core.spans import Spans
-from shoal.core.state import ShardedState
+from shoal.core.state import Piece, ShardedState
 from shoal.core.world import View, World
 from shoal.strategies.objective import Batch
 from shoal.strategies.program import Program
@@ -29,15 +29,19 @@ from shoal.strategies.program import Program
 
 @dataclass(frozen=True)
 class Needs:
-    """What a strategy needs of a run and what it can survive."""
+    """What a strategy needs of a run, and whether a run with it survives the loss of a worker: it then says in each
+    `StepResult` what its peers have computed, and keeps its promises on `discard`, `reconfigure` and `live_state`."""
 
     max_workers: int | None = None
     servers: bool = False
+    survives: bool = False
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """What a run offers to a strategy. `group` is always there; a strategy need not send gradients through it."""
+    """What a run offers to a strategy. `group` is always there; a strategy need not send gradients through it.
+
+    `alike`: the caller sees to it that all workers begin with the same state, so `bind` has nothing to make equal."""
 
     world: World
     view: View
@@ -49,6 +53,7 @@ class Runtime:
     exact_sums: bool = False  # add gradients of grains up in float64, so that the order leaves no trace
     layout: str = "as_given"  # of images in memory, or "channels_last"
     bucket_bytes: int = 4 << 20
+    alike: bool = False
     spans: Spans = field(default_factory=Spans)
 
 
@@ -70,21 +75,34 @@ class Work:
     """One worker's part of a global batch, and what every worker must know of it.
 
     `passes` may be empty: a worker without samples still takes part. `learning_rates` has one entry for each
-    parameter group of the optimizer. `stop` says that this worker was asked to stop.
+    parameter group of the optimizer. `stop` says that this worker was asked to stop, `change` that it knows of a change
+    of the membership for which the view should be left after this step.
     """
 
     batch: GlobalBatch
     passes: Sequence[Pass]
     learning_rates: tuple[float, ...]
     stop: bool = False
+    change: bool = False
     data_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Span:
+    """Samples that a worker has computed: positions ``[start, stop)`` of the epoch's order, and a digest of the numbers
+    of the samples, by which everyone can tell that they were the right ones."""
+
+    start: int
+    stop: int
+    digest: int
 
 
 @dataclass(frozen=True)
 class StepResult:
     """What a step did. `committed` are the samples of this worker whose effect is now in the common model: those of
     this step, none (a local step that is not yet shared), or those of many (the step that shares them).
-    `loss_sum` and `loss_weight` are the group's; `stop` is what the group agreed on."""
+    `spans` are those of all workers, as each has stated its own. `loss_sum` and `loss_weight` are the group's;
+    `stop` and `change` are what the group agreed on."""
 
     loss_sum: float
     loss_weight: float
@@ -92,6 +110,8 @@ class StepResult:
     stop: bool = False
     timings: tuple[Mapping[str, float], ...] = ()
     bytes_sent: int = 0  # by this worker
+    change: bool = False
+    spans: tuple[Span, ...] = ()
 
     @property
     def loss(self) -> float:
@@ -135,6 +155,23 @@ class Strategy(ABC, Generic[ReplicaT]):
     @abstractmethod
     def initial_learning_rates(self, replica: ReplicaT) -> tuple[float, ...]:
         """The learning rate of each parameter group as the user's optimizer states it, before any schedule."""
+
+    def discard(self, replica: ReplicaT) -> None:
+        """A step was broken off because a peer is lost: make the replica as it was before that step. Not collective."""
+
+    def reconfigure(self, replica: ReplicaT, program: Program, runtime: Runtime) -> ReplicaT:
+        """Take part in another view, with `runtime`, from the live state of `replica`. Collective. By default the state
+        is taken out, the program bound anew, and the state put back in."""
+        state = self.live_state(replica)
+        copies = {name: Piece(p.tensor.detach().clone(), p.shape, p.offset) for name, p in state.pieces.items()}
+        self.close(replica)
+        bound = self.bind(program, runtime)
+        self.load(bound, ShardedState(copies, state.values))
+        return bound
+
+    def live_state(self, replica: ReplicaT) -> ShardedState:
+        """The whole state, for a worker that has none, from a worker of any rank. Not collective."""
+        return self.state(replica)
 
     def share(self, batch: GlobalBatch, world: World, weights: Sequence[float]) -> tuple[Grain, ...]:
         """The grains whose samples this worker must be given. Pure. The default divides the batch."""

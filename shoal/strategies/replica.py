@@ -15,9 +15,10 @@ from shoal.checkpoint.model_state import dump_model, load_model
 from shoal.checkpoint.optimizer_state import dump_optimizer, load_optimizer
 from shoal.core.config import Clip
 from shoal.core.errors import ConfigError
+from shoal.core.order import digest
 from shoal.core.seeds import grain_seed
 from shoal.core.state import Piece, ShardedState
-from shoal.strategies.base import Runtime, Sums, Work
+from shoal.strategies.base import Runtime, Span, Sums, Work
 from shoal.strategies.buffers import RunningBuffers
 from shoal.strategies.fused import choose_fused
 from shoal.strategies.memory import arrange
@@ -31,6 +32,9 @@ class Gradient:
 
     loss_sum: float = 0.0
     weight: float = 0.0
+
+
+_PASSING = "passing."  # before the names of buffers that are not kept
 
 
 class ModelReplica:
@@ -56,13 +60,13 @@ class ModelReplica:
         loss and weight of all passes: from then on gradients become final one after the other.
         """
         gradient = Gradient()
-        control, rank, spans = self.runtime.control, self.runtime.world.rank, self.runtime.spans
+        control, seat, spans = self.runtime.control, self.runtime.world.seat, self.runtime.spans
         step = work.batch.cursor.step
         for _, parameter in self.parameters:
             parameter.grad = None
         self.buffers.begin()
         for at, one in enumerate(work.passes):
-            control.enter(rank, step, "forward")
+            control.enter(seat, step, "forward")
             with spans("forward"):
                 loss = self._forward(one.batch, grain_seed(self.runtime.seed, step, one.grains[0].number))
                 self.buffers.after_pass(one.samples / work.batch.samples)
@@ -70,7 +74,7 @@ class ModelReplica:
                 gradient.weight += loss.weight
             if at == len(work.passes) - 1:
                 before_last(gradient)
-            control.enter(rank, step, "backward")
+            control.enter(seat, step, "backward")
             with spans("backward"):
                 loss.backward()
                 self.collect()
@@ -130,6 +134,12 @@ class ModelReplica:
         finally:
             self.module.train(was_training)
 
+    def discard(self) -> None:
+        """The step under way is broken off: no gradient, no draw and no statistic of it is left."""
+        self.buffers.rollback()
+        for _, parameter in self.parameters:
+            parameter.grad = None
+
     def state(self) -> ShardedState:
         tensors, aliases = dump_model(self.module)
         names = {parameter: name for name, parameter in self.module.named_parameters()}
@@ -137,7 +147,21 @@ class ModelReplica:
         whole = {name: Piece.whole(tensor) for name, tensor in {**tensors, **optimizer}.items()}
         return ShardedState(whole, {"optimizer": values, "aliases": aliases})
 
+    def live_state(self) -> ShardedState:
+        """The state, and the buffers that no checkpoint holds: a newcomer must begin with those of the others, too."""
+        state, persistent = self.state(), self.module.state_dict(keep_vars=True)
+        passing = {
+            f"{_PASSING}{name}": Piece.whole(buffer)
+            for name, buffer in self.module.named_buffers()
+            if name not in persistent
+        }
+        return ShardedState({**state.pieces, **passing}, state.values)
+
+    @torch.no_grad()
     def load(self, state: ShardedState) -> None:
+        for name, buffer in self.module.named_buffers():
+            if (piece := state.pieces.get(f"{_PASSING}{name}")) is not None:
+                buffer.copy_(piece.tensor)
         tensors = {name: piece.tensor for name, piece in state.pieces.items()}
         load_model(self.module, tensors)
         names = {parameter: name for name, parameter in self.module.named_parameters()}
@@ -157,6 +181,13 @@ def committed_indices(work: Work) -> npt.NDArray[np.int64]:
     if not work.passes:
         return np.empty(0, dtype=np.int64)
     return np.concatenate([one.indices for one in work.passes])
+
+
+def span_of(work: Work) -> Span:
+    """What this worker computed in this step."""
+    if not work.passes:
+        return Span(0, 0, 0)
+    return Span(work.passes[0].grains[0].start, work.passes[-1].grains[-1].stop, digest(committed_indices(work)))
 
 
 def to_device(batch: Batch, device: str) -> Batch:

@@ -5,9 +5,15 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from shoal.core.config import Config
 from shoal.core.errors import ConfigError, nearest
 from shoal.strategies.base import Strategy
 from shoal.strategies.names import STRATEGIES
+
+
+def most_workers(config: Config) -> int:
+    """The most workers that a run may come to have."""
+    return max(config.workers, config.elastic.max_workers or 1)
 
 
 def choose_strategy(name: str, workers: int) -> Strategy[Any]:

@@ -12,7 +12,7 @@ from shoal.core.state import ShardedState
 from shoal.strategies.base import Needs, Runtime, StepResult, Strategy, Sums, Work
 from shoal.strategies.objective import Batch
 from shoal.strategies.program import Program
-from shoal.strategies.replica import ModelReplica, committed_indices, refuse_sparse
+from shoal.strategies.replica import ModelReplica, committed_indices, refuse_sparse, span_of
 
 
 class SingleReplica(ModelReplica):
@@ -54,7 +54,7 @@ class Single(Strategy[SingleReplica]):
     """Train in this process alone."""
 
     name = "single"
-    needs = Needs(max_workers=1)
+    needs = Needs(max_workers=1, survives=True)
 
     def bind(self, program: Program, runtime: Runtime) -> SingleReplica:
         return SingleReplica(program, runtime)
@@ -65,14 +65,28 @@ class Single(Strategy[SingleReplica]):
         if not math.isfinite(gradient.loss_sum):
             replica.buffers.rollback()
             raise NonFiniteLoss(step, [0])
-        replica.runtime.control.enter(0, step, "update")
+        replica.runtime.control.enter(replica.runtime.world.seat, step, "update")
         with replica.runtime.spans("update"):
             divided = replica.program.objective.divided and gradient.weight != 0
             replica.divide(gradient.weight if divided else 1.0)
             change = torch.empty(replica.buffers.numel, dtype=torch.float64)
             replica.buffers.changes(change)
             replica.update(work.learning_rates, change)
-        return StepResult(gradient.loss_sum, gradient.weight, committed_indices(work), work.stop)
+        return StepResult(
+            gradient.loss_sum,
+            gradient.weight,
+            committed_indices(work),
+            work.stop,
+            change=work.change,
+            spans=(span_of(work),),
+        )
+
+    def discard(self, replica: SingleReplica) -> None:
+        replica.discard()
+
+    def reconfigure(self, replica: SingleReplica, program: Program, runtime: Runtime) -> SingleReplica:
+        replica.runtime = runtime
+        return replica
 
     def evaluate(self, replica: SingleReplica, batch: Batch) -> Sums:
         return replica.evaluate(batch)

@@ -18,10 +18,11 @@ pytestmark = pytest.mark.ranks
 
 def save_rows(session: Session, directory: str, spoilt: int | None) -> str:
     """Each worker contributes its rows of one matrix, as a strategy would; `spoilt` is the rank that has a NaN."""
-    from shoal.comm.select import make_group
-    from shoal.core.config import CheckpointSettings
+    from shoal.core.config import CheckpointSettings, resolve
     from shoal.core.cursor import Cursor
     from shoal.core.state import Piece, ShardedState
+    from shoal.train.ledger import Ledger
+    from shoal.train.place import Place
     from shoal.train.record import Account
     from shoal.train.saving import CoverageRecord, Saver
 
@@ -32,16 +33,19 @@ def save_rows(session: Session, directory: str, spoilt: int | None) -> str:
     strategy = SimpleNamespace(
         state=lambda replica: ShardedState({"model.matrix": Piece(rows, (2 * size, 3), (2 * rank, 0))}, {"n": size})
     )
-    group = make_group(session.world, session.control, "shm", session.rendezvous, 30.0)
-    saver = Saver(Path(directory), CheckpointSettings(), group)
+    config = resolve(("a test", {"global_batch": 1, "comm.backend": "shm"}))
+    place = Place(session, session.attendance.enter(0), config)
+    saver = Saver(Path(directory), CheckpointSettings())
+    saver.settle(place.keeps_record)
     try:
-        saver.save(strategy, None, Cursor(step=4), CoverageRecord(5, group), Account(), {}, evaluated=False)
+        ledger = Ledger(cursor=Cursor(step=4))
+        saver.save(strategy, None, place.group, CoverageRecord(5, whole=False), Account(), ledger)
         saver.flush()
     except NonFiniteState as error:
         return error.name
     finally:
         saver.close()
-        group.close()
+        place.close()
     return "saved"
 
 

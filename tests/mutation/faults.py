@@ -24,13 +24,14 @@ from shoal.comm.shm import ShmGroup
 from shoal.comm.shm_reducer import ShmReducer
 from shoal.core.coverage import EpochCoverage
 from shoal.core.errors import NonFiniteLoss
+from shoal.core.order import epoch_order
 from shoal.data.tensors import TensorSource
 from shoal.launch.session import Session
 from shoal.strategies.allreduce import AllReduce, AllReduceReplica
 from shoal.strategies.base import Work
 from shoal.strategies.buffers import RunningBuffers
 from shoal.strategies.objective import _FunctionObjective, _ModuleObjective
-from shoal.strategies.replica import ModelReplica, committed_indices
+from shoal.strategies.replica import ModelReplica
 from shoal.testing.subjects import Subject
 from shoal.train.rates import Rates
 from shoal.train.run import Run
@@ -89,7 +90,8 @@ def order_of_each_worker_its_own(session: Session) -> None:
 
 def order_the_same_in_every_epoch(session: Session) -> None:
     original = taken(shoal.data.loader, "epoch_order")
-    put(shoal.data.loader, "epoch_order", lambda seed, epoch, *rest: original(seed, 0, *rest))
+    for user in (shoal.data.loader, shoal.train.run):
+        put(user, "epoch_order", lambda seed, epoch, *rest: original(seed, 0, *rest))
 
 
 # ---- gradients
@@ -257,11 +259,12 @@ def coverage_of_what_was_handed_out(session: Session) -> None:
 
     def works(self: Run, epoch: int | None = None) -> Iterator[Work]:
         for work in original(self, epoch):
-            EpochCoverage.commit(self._coverage._epoch, committed_indices(work))
+            order = epoch_order(self.config.seed, work.batch.cursor.epoch, len(self._spec.train))
+            EpochCoverage.commit(self._coverage._epoch, order[work.batch.start : work.batch.stop])
             yield work
 
     put(Run, "works", works)
-    put(CoverageRecord, "commit", lambda self, indices: None)
+    put(CoverageRecord, "commit", lambda self, own, spans, order: None)
 
 
 # ---- evaluation
@@ -289,8 +292,9 @@ def evaluation_in_training_mode(session: Session) -> None:
 def _saved_with(change: Any) -> None:
     original = Saver.save
 
-    def save(self: Saver, strategy: Any, replica: Any, cursor: Any, *rest: Any) -> None:
-        original(self, strategy, replica, change(cursor), *rest)
+    def save(self: Saver, *given: Any) -> None:
+        *rest, ledger = given
+        original(self, *rest, replace(ledger, cursor=change(ledger.cursor)))
 
     put(Saver, "save", save)
 
