@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,9 +18,10 @@ AUTO_BATCH = 256
 
 def evaluate(
     strategy: Strategy[Any], replica: Any, source: Source, batch: int, names: Sequence[str], group: Group,
-    weights: Sequence[float],
+    weights: Sequence[float], tick: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:  # fmt: skip
-    """Return the mean of the loss and of each metric over all samples of `source`. Collective."""
+    """Return the mean of the loss and of each metric over all samples of `source`. Collective. `tick` is called after
+    each batch: who watches must see that it goes on."""
     samples = len(source)
     cuts = [Request(0, start, min(start + batch, samples)) for start in range(0, samples, batch)]
     mine = shares(len(cuts), weights)[group.rank]
@@ -28,6 +29,7 @@ def evaluate(
     for loaded in Loader(source, seed=0, shuffle=False).stream(cuts[mine.start : mine.stop]):
         result = strategy.evaluate(replica, loaded.batch)
         sums += torch.tensor([result[name] for name in names], dtype=torch.float64)
+        tick()
     group.all_reduce(sums, "adding up the evaluation")
     return {
         f"test_{name}": total / weight if weight else total

@@ -10,6 +10,7 @@ from shoal.data.loader import Loader, Request
 from shoal.strategies.base import Pass
 from shoal.train.cutting import plan_passes
 from shoal.train.opening import Opened
+from shoal.train.place import Place
 from shoal.train.spec import RunSpec
 
 
@@ -18,9 +19,10 @@ class Feed:
     cursor, view and weights, so that it can be read ahead and thrown away at any time."""
 
     def __init__(
-        self, spec: RunSpec, opened: Opened, batches: Batches, cursor: Cursor, total_steps: int | None
+        self, spec: RunSpec, opened: Opened, place: Place, batches: Batches, cursor: Cursor, total_steps: int | None
     ) -> None:
         self._strategy, self._opened, self._batches = spec.strategy, opened, batches
+        self._world, self._weights = place.world, place.shares(opened.config)
         self._total_steps = total_steps
         config, loading = opened.config, opened.config.loader
         self._loader = Loader(
@@ -39,7 +41,7 @@ class Feed:
 
     def _plan(self, cursor: Cursor) -> list[tuple[Grain, ...]]:
         opened = self._opened
-        mine = self._strategy.share(self._batches.at(cursor), opened.world, opened.config.share_weights)
+        mine = self._strategy.share(self._batches.at(cursor), self._world, self._weights)
         return plan_passes(mine, opened.cutting.merged, opened.config.accumulate)
 
     def _requests(self, cursor: Cursor) -> Iterator[Request]:

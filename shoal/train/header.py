@@ -8,6 +8,7 @@ from torch import nn
 
 from shoal.core.cursor import Batches
 from shoal.train.opening import Opened
+from shoal.train.place import Place
 from shoal.train.spec import RunSpec
 
 
@@ -17,9 +18,10 @@ def trainable(model: nn.Module) -> tuple[int, int]:
     return sum(n for n, grad in counts if grad), sum(n for n, _ in counts)
 
 
-def header(spec: RunSpec, opened: Opened, batches: Batches) -> tuple[tuple[str, str], ...]:
+def header(spec: RunSpec, opened: Opened, place: Place, batches: Batches) -> tuple[tuple[str, str], ...]:
     """Pairs of a name and a value, in the order in which they are shown."""
-    config, group = opened.config, opened.group
+    config, group = opened.config, place.group
+    hosts = len({member.host for member in place.view.members})
     some, every = trainable(spec.program.model)
     parameters = f"{every:,}" if some == every else f"{some:,} trained of {every:,}"
     cutting = opened.cutting
@@ -27,7 +29,7 @@ def header(spec: RunSpec, opened: Opened, batches: Batches) -> tuple[tuple[str, 
     length = f"{config.steps} steps" if config.steps else f"{config.epochs} epochs" if config.epochs else "open"
     return (
         ("strategy", spec.strategy.name),
-        ("workers", f"{group.size} on {len({m.host for m in opened.view.members})} host"),
+        ("workers", f"{group.size} on {hosts} host{'s' if hosts > 1 else ''}"),
         ("transport", group.backend),
         ("model", f"{type(spec.program.model).__name__}, {parameters} parameters"),
         ("data", f"{batches.samples:,} samples, {batches.per_epoch} steps an epoch"),

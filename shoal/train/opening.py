@@ -1,4 +1,4 @@
-"""Before the first step: the workers find each other and agree on where, what and how they train.
+"""Before the first step: the workers agree on where, what and how they train; who comes later is told.
 
 Nothing is written before everything that can be checked has been checked, so that a mistake leaves no run directory:
 first `open_run`, then whoever calls it builds what may still fail, then `claim`.
@@ -11,81 +11,133 @@ import hashlib
 import json
 import os
 import socket
-from dataclasses import dataclass, replace
-from datetime import datetime
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from shoal.comm.group import Group
-from shoal.comm.select import make_group
 from shoal.core.config import Config, flatten
-from shoal.core.errors import ConfigError, UserError
-from shoal.core.world import Member, View, World
-from shoal.launch.rundir import RunDir, default_path
+from shoal.core.errors import RunDirError, ShoalError, UserError
+from shoal.core.world import Member
+from shoal.launch.rundir import RunDir, new_path
 from shoal.launch.session import Session
 from shoal.train.cutting import Cutting, choose, why_separate
 from shoal.train.initialise import initialise
 from shoal.train.layout import choose_layout
+from shoal.train.place import Place
 from shoal.train.spec import RunSpec
 
 _PROBE_SAMPLES = 8
+_LOCK_S = 10.0  # for the last first worker, which was killed, to be gone
+_CHOICES = ("grain", "passes", "layout")
 
 
 @dataclass(frozen=True)
 class Opened:
-    """What the workers agreed on. `config` is complete: the grain is a number."""
+    """What the workers agreed on, for the whole of the run. `config` is complete: the grain is a number. `program` is
+    what all of them must have in common."""
 
-    world: World
-    group: Group
-    view: View
     run_dir: RunDir
     resume_dir: Path  # by which the run goes on: the run directory, or that of the script's first fit()
     config: Config
     cutting: Cutting
+    program: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        cutting = self.cutting
+        return {
+            "run_dir": str(self.run_dir.path),
+            "resume_dir": str(self.resume_dir),
+            "config": self.config.to_json(),
+            "cutting": [cutting.grain, cutting.merged, cutting.why],
+            "program": dict(self.program),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Opened:
+        return cls(
+            RunDir(Path(data["run_dir"])),
+            Path(data["resume_dir"]),
+            Config.model_validate(data["config"]),
+            Cutting(*data["cutting"]),
+            data["program"],
+        )
 
 
-def open_run(spec: RunSpec, session: Session, number: int, closing: contextlib.ExitStack) -> Opened:
-    """Form the group and agree. Writes nothing. Collective. What must be closed goes to `closing`."""
-    config = spec.config
-    world = _place(session.world, config.device)
-    group = make_group(world, session.control, config.comm.backend, session.rendezvous, config.comm.timeout_s, number)
-    closing.callback(group.close)
+def open_run(spec: RunSpec, session: Session, number: int, place: Place) -> Opened:
+    """Agree with all others, of whom nobody has any state yet. Writes nothing. Collective."""
+    config, group = spec.config, place.group
+    if place.is_first and not session.home:
+        raise ShoalError(
+            "no worker is left on the host of the run directory, and none elsewhere has the model: run the same "
+            "command again to go on from the last checkpoint"
+        )
     initialise(spec.program.model, config.init, config.seed)
-    _compare(spec, group)
+    program = describe(spec)
+    _compare(program, group)
     resume_dir, run_dir = _locate(spec, session, number, group)
-    config = _keep_choices(config, run_dir)
+    config = _keep_choices(config, run_dir, group)
     cutting = _decide(spec, config, group)
     passes = "merged" if cutting.merged else "grain"
     chosen = {"grain": cutting.grain, "passes": passes, "layout": _decide_layout(spec, config, group)}
     config = config.model_copy(update={**chosen, "run_dir": str(run_dir.path)})
-    me = json.dumps([session.world.rank, socket.gethostname(), os.getpid()]).encode()
-    members = tuple(Member("worker", *json.loads(word)) for word in group.gather_bytes(me, "greeting"))
-    return Opened(world, group, View(number, members), run_dir, resume_dir, config, cutting)
+    return Opened(run_dir, resume_dir, config, cutting, program)
 
 
-def claim(opened: Opened, session: Session, closing: contextlib.ExitStack) -> None:
+def join_run(spec: RunSpec, session: Session, told: Mapping[str, Any]) -> Opened:
+    """Be told what the others agreed on before this worker came. Raises `UserError` where it runs another program."""
+    opened = Opened.from_json(told)
+    _refuse_other(describe(spec), opened.program, "this worker", "the others")
+    _remember(spec, session, str(opened.resume_dir))
+    return opened
+
+
+def greet(place: Place) -> tuple[Member, ...]:
+    """The members of the view. Where their processes are not known from elsewhere they tell each other. Collective."""
+    members = place.view.members
+    if all(member.pid for member in members):
+        return members
+    me = json.dumps([place.world.rank, socket.gethostname(), os.getpid()]).encode()
+    return tuple(Member("worker", *json.loads(word)) for word in place.group.gather_bytes(me, "greeting"))
+
+
+def claim(opened: Opened, session: Session, closing: contextlib.ExitStack, place: Place) -> None:
     """Make the run directory, or take over one that belongs to this run; it is held until `closing` is closed.
 
     Collective, so that nobody reads a directory that another worker is about to refuse.
     """
-    if session.world.is_first:
-        closing.enter_context(opened.run_dir.locked())
+    if place.keeps_record:
+        # where this is not the run's first view, a first worker that was put out may not be gone yet
+        hold(opened, session, closing, _LOCK_S if place.view.number > 1 else 0.0)
         opened.run_dir.create(opened.config, session.script)
-        session.report({"type": "started", "run_dir": str(opened.run_dir.path), "resume_dir": str(opened.resume_dir)})
-    opened.group.gather_bytes(b"", "claiming the run directory")
+        tell_started(opened, session)
+    place.group.gather_bytes(b"", "claiming the run directory")
 
 
-def _place(world: World, device: str) -> World:
-    """Where this worker computes: a GPU of its own where there are any, unless the user says otherwise."""
-    available = torch.cuda.is_available()
-    if device == "cuda" and not available:
-        raise ConfigError("device=cuda, but PyTorch sees no GPU here: use --set device=cpu")
-    if device == "cpu" or not available:
-        return world
-    return replace(world, device=f"cuda:{world.rank % torch.cuda.device_count()}")
+def hold(opened: Opened, session: Session, closing: contextlib.ExitStack, patience_s: float = 0.0) -> None:
+    """Lock the run directory. Who takes over from a first worker that was killed may have to wait for its end."""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            closing.enter_context(opened.run_dir.locked())
+            return
+        except RunDirError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.02)
+
+
+def tell_started(opened: Opened, session: Session) -> None:
+    """Let the launcher know where the run is kept."""
+    message = {"type": "started", "run_dir": str(opened.run_dir.path), "resume_dir": str(opened.resume_dir)}
+    evaluator = opened.config.evaluator
+    session.report(
+        {**message, "fit": session.fits - 1, "evaluator": evaluator.model_dump() if evaluator.enabled else None}
+    )
 
 
 def _locate(spec: RunSpec, session: Session, number: int, group: Group) -> tuple[Path, RunDir]:
@@ -95,37 +147,35 @@ def _locate(spec: RunSpec, session: Session, number: int, group: Group) -> tuple
     directory by which the run goes on, too.
     """
     given = spec.config.run_dir
-    stated_outside = any(settings.get("run_dir") for _, settings in session.layers)
-    if given and not stated_outside:
+    if given and not _stated_outside(session):
         resume_dir = path = Path(given)
     else:
-        resume_dir = Path(session.run_dir or given or _unused(default_path(session.script, datetime.now())))
+        resume_dir = Path(session.run_dir or given or new_path(session.script))
         path = resume_dir / f"fit-{number + 1}" if number > 0 else resume_dir
     word = json.dumps([str(resume_dir.absolute()), str(path.absolute())]).encode()
     first, chosen = json.loads(group.gather_bytes(word, "agreeing on the run directory")[0])
-    if not given or stated_outside:
-        session.run_dir = first
+    _remember(spec, session, first)
     return Path(first), RunDir(Path(chosen))
 
 
-def _unused(path: Path) -> Path:
-    """`path`, or one like it that is not there: two runs may begin in the same second."""
-    number, candidate = 1, path
-    while candidate.exists():
-        number += 1
-        candidate = path.with_name(f"{path.name}-{number}")
-    return candidate
+def _stated_outside(session: Session) -> bool:
+    return any(settings.get("run_dir") for _, settings in session.layers)
 
 
-def _keep_choices(config: Config, run_dir: RunDir) -> Config:
-    """A run that goes on keeps what was chosen for it when it began."""
-    if not run_dir.exists:
-        return config
-    saved = run_dir.saved()
-    kept: dict[str, Any] = {
-        name: saved[name] for name in ("grain", "passes", "layout") if getattr(config, name) == "auto" and name in saved
-    }
-    return config.model_copy(update=kept)
+def _remember(spec: RunSpec, session: Session, resume_dir: str) -> None:
+    """The script's later fit() calls are kept below the first one's directory, unless they state one themselves."""
+    if not spec.config.run_dir or _stated_outside(session):
+        session.run_dir = resume_dir
+
+
+def _keep_choices(config: Config, run_dir: RunDir, group: Group) -> Config:
+    """A run that goes on keeps what was chosen for it when it began; the first worker looks it up."""
+    kept: dict[str, Any] = {}
+    if group.rank == 0 and run_dir.exists:
+        saved = run_dir.saved()
+        kept = {name: saved[name] for name in _CHOICES if getattr(config, name) == "auto" and name in saved}
+    word = group.gather_bytes(json.dumps(kept).encode(), "keeping earlier choices")[0]
+    return config.model_copy(update=json.loads(word))
 
 
 def _decide(spec: RunSpec, config: Config, group: Group) -> Cutting:
@@ -161,21 +211,29 @@ def decide_cutting(spec: RunSpec, config: Config) -> Cutting:
     return choose(config.grain, config.passes, config.global_batch, separate)
 
 
-def _compare(spec: RunSpec, group: Group) -> None:
-    """All workers must be about to run the same program on the same data."""
+def describe(spec: RunSpec) -> dict[str, Any]:
+    """What all workers must have in common, as plain values by name."""
     model = spec.program.model
     shapes = [[name, list(p.shape), str(p.dtype), p.requires_grad] for name, p in model.named_parameters()]
-    mine = {
+    return {
         "samples of training data": len(spec.train),
         "samples of test data": len(spec.test) if spec.test is not None else 0,
         "parameters (a digest of names and shapes)": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:12],
         **{f"the setting {name}": value for name, value in flatten(spec.config.to_json()).items()},
     }
+
+
+def _compare(mine: Mapping[str, Any], group: Group) -> None:
+    """All workers must be about to run the same program on the same data."""
     everyone = [json.loads(word) for word in group.gather_bytes(json.dumps(mine).encode(), "comparing programs")]
     for rank, theirs in enumerate(everyone):
-        for name, value in theirs.items():
-            if value != everyone[0][name]:
-                raise UserError(
-                    f"worker {rank} differs from worker 0 in {name}: {value} against {everyone[0][name]}. "
-                    "The script must build the same model, data and settings on every worker"
-                )
+        _refuse_other(theirs, everyone[0], f"worker {rank}", "worker 0")
+
+
+def _refuse_other(theirs: Mapping[str, Any], common: Mapping[str, Any], who: str, whom: str) -> None:
+    for name, value in theirs.items():
+        if value != common.get(name):
+            raise UserError(
+                f"{who} differs from {whom} in {name}: {value} against {common.get(name)}. "
+                "The script must build the same model, data and settings on every worker"
+            )

@@ -16,19 +16,21 @@ from torch import nn
 from shoal.core.config import resolve
 from shoal.core.errors import ConfigError, UserError
 from shoal.data.source import Source, open_source
+from shoal.elastic.attendance import FitOver
 from shoal.launch.session import Session, SessionEnd, current
 from shoal.strategies.base import Strategy, Work
 from shoal.strategies.objective import LossFunction, make_objective
 from shoal.strategies.program import Metric, OptimizerFactory, Program
-from shoal.strategies.select import choose_strategy
+from shoal.strategies.select import choose_strategy, most_workers
 from shoal.train.callbacks import Callback, default_callbacks
 from shoal.train.dry_run import print_dry_run
+from shoal.train.following import check_evaluator
 from shoal.train.interrupts import graceful, leave
 from shoal.train.metrics import with_defaults
+from shoal.train.result import Result
 from shoal.train.run import Run
 from shoal.train.schedules import Schedule, TorchSchedule
 from shoal.train.spec import RunSpec
-from shoal.train.trainer import Result
 
 
 def prepare(
@@ -55,7 +57,7 @@ def prepare(
     chosen = strategy.name if isinstance(strategy, Strategy) else strategy
     layers = [("prepare(...)", {**settings, "strategy": chosen}), *session.layers]
     if session.launched and session.mode == "train":
-        layers.append(("the launcher", {"workers": session.world.size}))
+        layers.append(("the launcher", {"workers": session.workers or session.world.size}))
     config = resolve(*layers)
     if not session.launched and config.workers > 1:
         raise ConfigError(
@@ -64,7 +66,7 @@ def prepare(
         )
     program = Program(model, make_objective(loss), optimizer, with_defaults(loss, metrics))
     own = strategy if isinstance(strategy, Strategy) and strategy.name == config.strategy else None
-    used = own or choose_strategy(config.strategy, config.workers)
+    used = own or choose_strategy(config.strategy, most_workers(config))
 
     given = tuple(callbacks) if isinstance(callbacks, Sequence) else (callbacks,)
 
@@ -90,6 +92,8 @@ class PreparedRun:
         self._run: Run | None = None
         self._data: object = None
         self._epochs = 0  # that the caller has asked for
+        self._position = 0  # the step at which the caller's loop is: behind the run's, until it has caught up
+        self._asked = 0  # what the loop has asked for at this position
         self._result: Result | None = None
         self._signals = contextlib.ExitStack()
 
@@ -99,7 +103,10 @@ class PreparedRun:
         run = self._begin(data)
         epoch, self._epochs = self._epochs, self._epochs + 1
         if run.cursor.epoch <= epoch:
-            yield from run.works(epoch)
+            for work in run.works(epoch):
+                self._be_at(run.cursor.step)
+                yield work
+        self._be_at(min((epoch + 1) * run.steps_per_epoch, run.cursor.step))
         if run.interrupted:
             self.finish()
             leave(self._session)
@@ -109,18 +116,21 @@ class PreparedRun:
         batch, which is the same on every worker."""
         run = self._running()
         try:
-            return run.step(batch)
+            loss = run.step(batch)
         except BaseException as error:
             self._fail(error)
             raise
+        self._be_at(run.cursor.step)
+        return loss
 
     def evaluate(self, data: object) -> dict[str, float]:
         """The loss and metrics on `data`, over all workers, exact for any number of them."""
-        return self._running().evaluate(open_source(data, "test"))
+        run, source = self._running(), open_source(data, "test")
+        return dict(self._ask("evaluate", lambda: run.evaluate(source)))
 
     def save(self) -> None:
         """Write a checkpoint here, besides those that the settings ask for."""
-        self._running().save()
+        self._ask("save", self._running().save)
 
     def finish(self) -> Result:
         """End the run: save, write the summary. Called again, it gives the same result."""
@@ -144,11 +154,21 @@ class PreparedRun:
         else:
             self._fail(error)
 
+    def _be_at(self, step: int) -> None:
+        if step != self._position:
+            self._position, self._asked = step, 0
+
+    def _ask(self, what: str, do: Callable[[], Any]) -> Any:
+        """Have the run do something, unless the others did it before this worker came."""
+        number, self._asked = self._asked, self._asked + 1
+        return self._running().ask(self._position, number, what, do)
+
     def _begin(self, data: object) -> Run:
         if self._run is None:
             if self._result is not None:
                 raise UserError("this run is finished: prepare another one")
             spec = self._make_spec(open_source(data, "train"))
+            check_evaluator(spec, self._session)
             number = self._session.next_fit()
             if self._session.mode == "dry-run":
                 if self._session.world.is_first:
@@ -156,7 +176,11 @@ class PreparedRun:
                 raise SessionEnd
             self._data = data
             self._signals.enter_context(graceful(self._session))
-            self._run = Run(spec, self._session, number)
+            try:
+                self._run = Run(spec, self._session, number)
+            except FitOver:  # what follows in the script needs a model that only the others have
+                self._session.report({"type": "released"})
+                raise SessionEnd from None
             self._session.at_end(self._finish_if_open)
             if not self._session.launched:
                 atexit.register(self._at_exit)
@@ -173,7 +197,8 @@ class PreparedRun:
         self._signals.close()
         if self._run is not None:
             run, self._run = self._run, None
-            run.fail(error)
+            if not isinstance(error, SessionEnd):  # this worker's part is over, the run is not
+                run.fail(error)
 
     def _finish_if_open(self) -> None:
         if self._run is not None:

@@ -1,6 +1,7 @@
-"""A run on one worker: the cursor moves by steps, each a transaction; around it evaluation, checkpoints, events.
+"""A run on one worker: the cursor moves by acts, each a transaction; around them checkpoints, events, changing members.
 
-This is what `Trainer.fit` and `prepare` drive. It never asks which strategy it has.
+This is what `Trainer.fit` and `prepare` drive. It never asks which strategy it has. An act that breaks because a worker
+is lost is done again in the next view, from the live state of whoever is furthest (see `Ledger`).
 """
 
 from __future__ import annotations
@@ -8,28 +9,35 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from shoal.core.cursor import Batches, Cursor
-from shoal.core.errors import NonFiniteLoss, NonFiniteState, ShoalError
-from shoal.core.events import Evaluated, Event, RunEnded, StepCommitted
+from shoal.core.errors import NonFiniteLoss, NonFiniteState, PeerLost, ShoalError
+from shoal.core.events import Evaluated, RunEnded, StepCommitted
 from shoal.core.length import Length
+from shoal.core.order import Indices, epoch_order
 from shoal.core.spans import Spans
+from shoal.core.world import View
 from shoal.data.source import Source
-from shoal.launch.session import Session
+from shoal.elastic.attendance import RunOver
+from shoal.launch.session import Session, SessionEnd
 from shoal.strategies.base import Runtime, StepResult, Work
-from shoal.train.announce import Announcer
 from shoal.train.evaluate import AUTO_BATCH, evaluate
 from shoal.train.feed import Feed
-from shoal.train.opening import claim, open_run
+from shoal.train.following import evaluated_elsewhere
+from shoal.train.handing import hand_over
+from shoal.train.ledger import Ledger, Result
+from shoal.train.live import Live
+from shoal.train.opening import Opened, claim, greet, join_run, open_run
+from shoal.train.place import NO_STATE, Place
 from shoal.train.rates import Rates
 from shoal.train.record import Account, peak_memory_bytes, summary
-from shoal.train.saving import CoverageRecord, Saver
+from shoal.train.saving import CoverageRecord, Resumed, Saver
+from shoal.train.scribe import Scribe
 from shoal.train.spec import RunSpec
-from shoal.train.starting import opening_events, run_info
 
 
 class Run:
@@ -44,41 +52,109 @@ class Run:
         with contextlib.ExitStack() as undo:
             undo.callback(self._closing.close)
             self._spec, self._session, self._strategy = spec, session, spec.strategy
+            self._number, self._attendance = number, session.attendance
+            self._survives = self._attendance.survives and self._strategy.needs.survives
             self._set_threads(spec.config.threads)
-            self._opened = open_run(spec, session, number, self._closing)
-            self.config, self._group = self._opened.config, self._opened.group
-            self._batches = Batches(len(spec.train), self.config.global_batch, self.config.grain)  # type: ignore[arg-type]  # settled by open_run
-            self._spans = Spans()
-            self._account = Account()
-            self._coverage = CoverageRecord(len(spec.train), self._group)
-            self._replica = self._bind()
-            initial = self._strategy.initial_learning_rates(self._replica)
-            self._rates = Rates(spec.schedule, initial, self._batches.per_epoch)
-            claim(self._opened, session, self._closing)
-            self._saver = Saver(self._opened.run_dir.checkpoints, self.config.checkpoint, self._group)
-            self._closing.callback(self._saver.close)
-            self._values: dict[str, float] = {}  # of the latest evaluation
-            self._evaluated: Cursor | None = None
-            self.cursor = Cursor()
-            self._stopping = ""
-            self._announcer = self._resume()
-            self._feed = Feed(spec, self._opened, self._batches, self.cursor, self.total_steps)
-            self._closing.callback(self._feed.close)
+            self._spans, self._account, self.ledger = Spans(), Account(), Ledger()
+            self._work: Work | None = None  # handed out and not yet done
+            self._stored: dict[str, Any] | None = None  # the summary of this run before it was started again
+            with ends_with_the_run(session):
+                self._come_in(self._attendance.enter(number))
+            self._do_due()  # what is left of the last step of those who were there before
             undo.pop_all()
 
-    # ---- opening
+    # ---- coming in
 
     def _set_threads(self, threads: int) -> None:
         """The number of threads decides the order of sums within an operation, so it is a setting of the run."""
         self._closing.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(threads)
 
-    def _bind(self) -> Any:
+    def _come_in(self, view: View) -> None:
+        """Begin the run with the others, or join them in it."""
+        while True:
+            opening = contextlib.ExitStack()
+            try:
+                self._place = Place(self._session, view, self._spec.config)
+                opening.callback(self._close_place)
+                self._scribe = Scribe(self._spec, self._session, opening)
+                source, _ = self._place.compare(NO_STATE)
+                if source is None:
+                    self._open(opening)
+                else:
+                    head, tensors = hand_over(self._place.group, source, {}, {})
+                    opened = join_run(self._spec, self._session, head["opened"])
+                    self._join(Live.of(head, tensors), opened, opening)
+                self._closing.push(opening)
+                self._seen_view = 0
+                return
+            except PeerLost:
+                opening.close()
+                if not self._survives:
+                    raise
+                view = self._attendance.next(view, broken=True)
+            except BaseException:
+                opening.close()
+                raise
+
+    def _open(self, opening: contextlib.ExitStack) -> None:
+        """Nobody has any state: agree on everything, and go on from the newest checkpoint if there is one."""
+        place = self._place
+        self._settle(open_run(self._spec, self._session, self._number, place))
+        self._bind(opening, alike=False)
+        claim(self._opened, self._session, opening, place)
+        self._saver.settle(place.keeps_record)
+        opening.callback(self._saver.close)
+        stored = self._opened.run_dir.summary() if place.keeps_record else None
+        self._stored = json.loads(place.group.gather_bytes(json.dumps(stored).encode(), "looking at its past")[0])
+        warnings = self._known_limits()
+        resumed: Resumed | None = None
+        if place.keeps_record:
+            resumed = self._saver.newest(warnings.append)
+        found = place.group.gather_bytes(b"1" if resumed is not None else b"", "agreeing on a checkpoint")[0]
+        if found:
+            parts = resumed.live.parts({}) if resumed is not None else ({}, {})
+            self._load(Live.of(*hand_over(place.group, 0, *parts)))
+        self._scribe.begin(
+            self._opened, place, self._batches, greet(place), self.cursor, resumed.path if resumed else None, warnings
+        )
+        self._new_feed(opening)
+
+    def _known_limits(self) -> list[str]:
+        """What a user should know before the first step."""
+        if self._attendance.survives and not self._survives and self._place.view.size > 1:
+            name = self._strategy.name
+            return [f"strategy {name} does not survive the loss of a worker: one that is lost ends the run"]
+        return []
+
+    def _join(self, live: Live, opened: Opened, opening: contextlib.ExitStack) -> None:
+        """The others are under way: take over their state."""
+        self._settle(opened)
+        self._bind(opening, alike=True)
+        opening.callback(self._saver.close)
+        self._load(live)
+        self._saver.settle(self._place.keeps_record)
+        self._scribe.take_over(self._opened, self._place, self._batches, None, self.cursor)
+        self._new_feed(opening)
+
+    def _settle(self, opened: Opened) -> None:
+        self._opened, self.config = opened, opened.config
+        self._batches = Batches(len(self._spec.train), self.config.global_batch, self.config.grain)  # type: ignore[arg-type]  # settled by open_run
+        self._coverage = CoverageRecord(len(self._spec.train), whole=self._strategy.needs.survives)
+        self._saver = Saver(opened.run_dir.checkpoints, self.config.checkpoint)
+
+    def _bind(self, opening: contextlib.ExitStack, alike: bool) -> None:
+        self._replica = self._strategy.bind(self._spec.program, self._runtime(alike))
+        opening.callback(lambda: self._strategy.close(self._replica))
+        initial = self._strategy.initial_learning_rates(self._replica)
+        self._rates = Rates(self._spec.schedule, initial, self._batches.per_epoch)
+
+    def _runtime(self, alike: bool) -> Runtime:
         config = self.config
-        runtime = Runtime(
-            world=self._opened.world,
-            view=self._opened.view,
-            group=self._group,
+        return Runtime(
+            world=self._place.world,
+            view=self._place.view,
+            group=self._place.group,
             control=self._session.control,
             seed=config.seed,
             clip=config.clip,
@@ -86,30 +162,125 @@ class Run:
             exact_sums=config.sums == "float64" or (config.sums == "auto" and not self._opened.cutting.merged),
             layout=config.layout,
             bucket_bytes=int(config.comm.bucket_mib * (1 << 20)),
+            alike=alike,
             spans=self._spans,
         )
-        replica = self._strategy.bind(self._spec.program, runtime)
-        self._closing.callback(self._strategy.close, replica)
-        return replica
 
-    def _resume(self) -> Announcer | None:
-        """Go on from the newest good checkpoint, if there is one, and tell how the run begins (first worker)."""
-        warnings: list[str] = []
-        resumed = self._saver.resume(self._strategy, self._replica, self._coverage, self._account, warnings.append)
-        if resumed is not None:
-            self.cursor = resumed.cursor
-            self._values = resumed.values
-            self._evaluated = self.cursor if resumed.evaluated else None
-        if not self._session.world.is_first:
-            return None
-        info = run_info(self._spec, self._opened, self._session, self._batches, self.total_steps)
-        announcer = Announcer(self._opened.run_dir, self._spec.callbacks, info)
-        path = resumed.path if resumed is not None else None
-        for event in opening_events(info, self._opened, self._batches, self.cursor, path, warnings):
-            announcer(event)
-        return announcer
+    def _new_feed(self, closing: contextlib.ExitStack | None = None) -> None:
+        self._feed = Feed(self._spec, self._opened, self._place, self._batches, self.cursor, self.total_steps)
+        if closing is not None:
+            closing.callback(self._close_feed)
+
+    def _close_feed(self) -> None:
+        self._feed.close()
+
+    def _close_place(self) -> None:
+        self._place.close()
+
+    # ---- members that change
+
+    def _live(self) -> Live:
+        account = self._account
+        return Live(
+            self._strategy.live_state(self._replica),
+            torch.from_numpy(self._coverage.combined(self._place.group)),
+            self._coverage.finished,
+            (account.epoch_loss, account.epoch_weight),
+            self.ledger,
+        )
+
+    def _load(self, live: Live) -> None:
+        """Take over the state of another worker, or of a checkpoint."""
+        self._strategy.load(self._replica, live.state)
+        self._coverage.restore(live.counts.numpy(), live.finished, self._place.is_first)
+        self._account.restore(*live.epoch_loss)
+        self.ledger = live.ledger
+
+    def _move_on(self, broken: bool) -> None:
+        """Leave the view and go on in the next: at the end of a step, or because this one is broken."""
+        with self._spans("membership"), ends_with_the_run(self._session):
+            before, view = self._place, self._place.view
+            self._work = None
+            self._feed.close()
+            self._place.close()
+            while True:
+                view = self._attendance.next(view, broken)
+                try:
+                    self._meet(view)
+                    break
+                except PeerLost:
+                    self._place.close()
+                    broken = True
+            place = self._place
+            self._saver.settle(place.keeps_record)
+            self._scribe.take_over(self._opened, place, self._batches, before.view, self.cursor)
+            self._new_feed()
+
+    def _meet(self, view: View) -> None:
+        """Come together in `view`: who is behind takes over the state of who is furthest. Collective."""
+        self._place = place = Place(self._session, view, self._spec.config)
+        self.ledger.saved = None  # who was about to write it may be lost, or behind
+        source, behind = place.compare(self.ledger.acts)
+        assert source is not None, "this worker has state"
+        live: Live | None = None
+        if behind:
+            parts = self._live().parts(self._opened.to_json()) if place.world.rank == source else ({}, {})
+            live = Live.of(*hand_over(place.group, source, *parts))
+        self._replica = self._strategy.reconfigure(self._replica, self._spec.program, self._runtime(alike=True))
+        if live is not None and live.ledger.acts > self.ledger.acts:
+            self._load(live)
+
+    def _act(self, do: Callable[[], Result], undo: Callable[[], None] = lambda: None, once: bool = False) -> Result:
+        """Do what all workers do together, again and again until it is done, by this view or by a later one. `once`:
+        where the view breaks, return None, and let the caller see what is to be done in the next."""
+        while True:
+            number = self.ledger.acts
+            try:
+                result = do()
+            except PeerLost:
+                if not self._survives:
+                    raise
+                undo()
+                self._move_on(broken=True)
+            else:
+                self.ledger.complete(result)
+                return result
+            if self.ledger.acts > number:  # another worker had done it
+                return self.ledger.result
+            if once:
+                return None
+
+    def _leave_view(self) -> None:
+        """The group has agreed to leave its view at the end of this step."""
+        going = self._attendance.going
+        try:
+            words = self._place.group.gather_bytes(b"1" if going else b"", "asking who goes")
+        except PeerLost:
+            self._move_on(broken=True)
+            return
+        if not going:
+            self._move_on(broken=False)
+            return
+        if all(words):  # nobody is left to copy from
+            with contextlib.suppress(PeerLost):
+                self._save()
+        with contextlib.suppress(ShoalError):
+            for event in self._saver.flush():
+                self._scribe(event)
+        self._attendance.depart(self._place.view)
+        self._closing.close()
+        self._session.report({"type": "departed"})
+        raise SessionEnd
 
     # ---- what comes next
+
+    @property
+    def cursor(self) -> Cursor:
+        return self.ledger.cursor
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self._batches.per_epoch
 
     @property
     def total_steps(self) -> int | None:
@@ -120,196 +291,288 @@ class Run:
 
     @property
     def done(self) -> bool:
-        return bool(self._stopping) or (self.total_steps is not None and self.cursor.step >= self.total_steps)
+        return bool(self.ledger.stopping) or (self.total_steps is not None and self.cursor.step >= self.total_steps)
 
     @property
     def interrupted(self) -> bool:
         """Whether the workers agreed to stop because they were asked to from outside."""
-        return self._stopping == "interrupted"
+        return self.ledger.stopping == "interrupted"
 
     def works(self, epoch: int | None = None) -> Iterator[Work]:
         """Yield this worker's part of each global batch, from the cursor to the end of the run, or of `epoch`.
 
         Each must be given to `step` before the next is taken.
         """
+        self._do_due()
         while not self.done and (epoch is None or self.cursor.epoch == epoch):
-            self._account.start()
-            self._enter("data")
-            with self._spans("data"):
-                passes = self._feed.take(self.cursor)
-            yield Work(
-                batch=self._batches.at(self.cursor),
-                passes=passes,
-                learning_rates=self._rates.at(self.cursor),
-                stop=self._session.control.stop_requested or self._wishes_to_stop() is not None,
-                data_s=self._spans.recent("data"),
-            )
+            yield self._take()
+
+    def _take(self) -> Work:
+        """This worker's part of the next global batch."""
+        if self.config.elastic.pace_s:  # a drill has asked for time to hurt a short run
+            time.sleep(self.config.elastic.pace_s)
+        self._account.start()
+        self._enter("data")
+        with self._spans("data"):
+            passes = self._feed.take(self.cursor)
+        with self._spans("membership"):
+            change = self._survives and self._attendance.change_wanted(self._place.view)
+        self._work = Work(
+            batch=self._batches.at(self.cursor),
+            passes=passes,
+            learning_rates=self._rates.at(self.cursor),
+            stop=self._session.control.stop_requested or self._scribe.wish is not None,
+            change=change,
+            data_s=self._spans.recent("data"),
+        )
+        return self._work
 
     # ---- a step
 
     def step(self, work: Work) -> float:
         """Train on `work` and commit it; evaluate and save where that is due. Returns the loss of the global batch."""
+        if work is not self._work:  # it was handed out in an earlier view
+            self._work = None
+        done = self._act(self._step, undo=lambda: self._strategy.discard(self._replica))
+        if done["change"] and done["view"] == self._place.view.number and not done["stop"]:
+            self._leave_view()
+        self._do_due()
+        for event in self._saver.poll():
+            self._scribe(event)
+        self._scribe.listen()
+        return float(done["loss"])
+
+    def _step(self) -> Result:
+        work = self._work if self._work is not None else self._take()
         try:
             result = self._strategy.step(self._replica, work)
         except NonFiniteLoss as error:
             raise NonFiniteLoss(error.step, error.ranks, self._last_good()) from None
+        self._work = None
         with self._spans("bookkeeping"):
-            before = self.cursor
             self._commit(work, result)
-        self._after_step(before)
-        if result.stop:
-            self._stopping = self._agreed_reason()
-        return result.loss
+        return {"loss": result.loss, "stop": result.stop, "change": result.change, "view": self._place.view.number}
 
     def _commit(self, work: Work, result: StepResult) -> None:
-        """The step is part of the model: move the cursor, record the samples, tell."""
-        before = self.cursor
-        self._coverage.commit(result.committed)
-        self.cursor = self._batches.after(before)
+        """The step is part of the model: move the cursor, record the samples, say what is due, tell."""
+        before, ledger = self.cursor, self.ledger
+        self._coverage.commit(result.committed, result.spans, lambda start, stop: self._order(before, start, stop))
+        ledger.cursor = self._batches.after(before)
         if before.batch == 0:
             self._account.new_epoch()
         samples = work.batch.samples
         seconds = self._account.step(result.loss_sum, result.loss_weight, samples, result.bytes_sent)
         if self.cursor.epoch != before.epoch:
-            self._coverage.finish_epoch()
-        self._announce(StepCommitted(self.cursor, result.loss, samples, work.learning_rates, seconds, result.timings))
+            self._coverage.finish_epoch(self._place.group)
+        ledger.due = [*self._due_after(before), *(["reason"] if result.stop else [])]
+        self._session.control.step_done(self._place.me.seat)
+        self._scribe(StepCommitted(self.cursor, result.loss, samples, work.learning_rates, seconds, result.timings))
+        if self._seen_view != self._place.view.number:
+            self._seen_view = self._place.view.number
+            if self._place.is_first:
+                self._session.report({"type": "resumed", "view": self._seen_view, "step": self.cursor.step})
         self._spans.take()
 
-    def _after_step(self, before: Cursor) -> None:
-        per_epoch = self._batches.per_epoch
-        every = self.config.eval_every
-        if isinstance(every, Length) and every.due(before, self.cursor, per_epoch):
-            self.evaluate()
-        every = self.config.checkpoint.every
-        if isinstance(every, Length) and every.due(before, self.cursor, per_epoch):
-            self.save()
-        for event in self._saver.poll():
-            self._announce(event)
+    def _order(self, at: Cursor, start: int, stop: int) -> Indices:
+        """The samples at these positions of the epoch of `at`."""
+        order = epoch_order(self.config.seed, at.epoch, len(self._spec.train), self.config.loader.shuffle)
+        return order[start:stop]
+
+    def _due_after(self, before: Cursor) -> list[str]:
+        per_epoch, due = self._batches.per_epoch, []
+        evaluate_every, save_every = self.config.eval_every, self.config.checkpoint.every
+        tested = self._spec.test is not None and not evaluated_elsewhere(self.config, self._session)
+        if tested and isinstance(evaluate_every, Length) and evaluate_every.due(before, self.cursor, per_epoch):
+            due.append("evaluate")
+        if isinstance(save_every, Length) and save_every.due(before, self.cursor, per_epoch):
+            due.append("save")
+        return due
+
+    def _do_due(self) -> None:
+        """Do what is left to do after the last step, whether this worker took that step or joined after it."""
+        acts: dict[str, Callable[[], object]] = {
+            "evaluate": self.evaluate,
+            "save": self.save,
+            "reason": self._agree_to_stop,
+        }
+        while self.ledger.due:
+            acts[self.ledger.due[0]]()
+
+    def _no_longer_due(self, what: str) -> None:
+        if self.ledger.due[:1] == [what]:
+            del self.ledger.due[0]
+
+    # ---- evaluation and saving
 
     def evaluate(self, source: Source | None = None) -> dict[str, float]:
         """Evaluate on the test data, or on `source`, all workers together. Empty where there is none."""
         source = source if source is not None else self._spec.test
         if source is None:
             return {}
+        return dict(self._act(lambda: self._evaluate(source)))
+
+    def _evaluate(self, source: Source) -> Result:
         begin = time.perf_counter()
         self._enter("evaluate")
-        batch = AUTO_BATCH if self.config.eval_batch == "auto" else self.config.eval_batch
+        config, place = self.config, self._place
+        batch = AUTO_BATCH if config.eval_batch == "auto" else config.eval_batch
         with self._spans("evaluate"):
-            self._values = evaluate(
-                self._strategy, self._replica, source, batch, ["loss", *self._spec.program.metrics], self._group,
-                self.config.share_weights,
+            values = evaluate(
+                self._strategy, self._replica, source, batch, ["loss", *self._spec.program.metrics], place.group,
+                place.shares(config), lambda: self._session.control.tick(place.me.seat),
             )  # fmt: skip
-        self._evaluated = self.cursor
-        self._announce(Evaluated(self.cursor, self._values, time.perf_counter() - begin))
-        wishes = self._group.gather_bytes(b"1" if self._wishes_to_stop() else b"", "asking whether to stop")
-        if any(wishes):
-            self._stopping = self._agreed_reason()
-        return self._values
+        self._scribe(Evaluated(self.cursor, values, time.perf_counter() - begin))
+        wishes = place.group.gather_bytes((self._scribe.wish or "").encode(), "asking whether to stop")
+        ledger = self.ledger
+        ledger.values, ledger.evaluated = values, self.cursor
+        ledger.stopping = ledger.stopping or next((wish.decode() for wish in wishes if wish), "")
+        self._no_longer_due("evaluate")
+        return values
 
     def save(self) -> None:
         """Begin to save a checkpoint at the cursor."""
+        self._act(self._save)
+
+    def _save(self) -> Result:
         self._enter("save")
         with self._spans("save"):
-            evaluated = self._evaluated == self.cursor
             try:
                 self._saver.save(
-                    self._strategy, self._replica, self.cursor, self._coverage, self._account, self._values, evaluated
+                    self._strategy, self._replica, self._place.group, self._coverage, self._account, self.ledger
                 )
             except NonFiniteState as error:
                 raise NonFiniteState(error.step, error.name, self._last_good()) from None
+        self.ledger.saved = self.cursor
+        self._no_longer_due("save")
+        return None
 
     def _last_good(self) -> str:
         """Where the last checkpoint is, in words, the same on every worker. Collective."""
         with contextlib.suppress(ShoalError):
             for event in self._saver.flush():
-                self._announce(event)
+                self._scribe(event)
         where = self._saver.last_path
         words = f"The last good checkpoint is {where}" if where else "There is no checkpoint yet"
         with contextlib.suppress(ShoalError):
-            words = self._group.gather_bytes(words.encode(), "naming the last checkpoint")[0].decode()
+            words = self._place.group.gather_bytes(words.encode(), "naming the last checkpoint")[0].decode()
         return words
+
+    def ask(self, step: int, number: int, what: str, do: Callable[[], Result]) -> Result:
+        """The user's own loop asks for something, as its request `number` at `step`. What the others have behind them
+        is answered as it was for them."""
+        answered = self.ledger.answer(step, number)
+        if answered is not None and answered[0] == what:
+            return answered[1]
+        result = do()
+        if self.ledger.answer(step, number) is None:  # else the state of another worker has it already
+            self.ledger.asked.append((step, what, result))
+        return result
 
     # ---- stopping
 
-    def _wishes_to_stop(self) -> str | None:
-        if self._announcer is not None and self._announcer.stop is not None:
-            return self._announcer.stop.reason
-        return None
+    def _agree_to_stop(self) -> None:
+        self._act(self._reason)
 
-    def _agreed_reason(self) -> str:
+    def _reason(self) -> Result:
         """Why the run stops: the first worker's reason, if it has one, else that it was asked to."""
-        mine = (self._wishes_to_stop() or "").encode()
-        first = self._group.gather_bytes(mine, "agreeing why to stop")[0].decode()
-        return first or "interrupted"
+        asked = "interrupted" if self._session.control.stop_requested else ""
+        mine = (self._scribe.wish or asked).encode()
+        words = [word.decode() for word in self._place.group.gather_bytes(mine, "agreeing why to stop")]
+        # who wished it may be lost: then nobody does any more
+        self.ledger.stopping = next((word for word in words if word), "")
+        self._no_longer_due("reason")
+        return None
 
     def finish(self) -> dict[str, Any]:
         """Save what is not saved, evaluate what is not evaluated, write the summary, give everything back."""
         with self._closing:
-            status = "interrupted" if self.interrupted else "stopped" if self._stopping else "completed"
-            if not self.interrupted and self._evaluated != self.cursor and self.config.eval_every != "never":
-                self.evaluate()
-            if self._saver.last_saved != self.cursor and self.config.checkpoint.every != "never":
-                self.save()
-            for event in self._saver.flush():
-                self._announce(event)
-            result = self._summarise(status)
-            if self._announcer is not None:
-                self._opened.run_dir.write_summary(result)
-            self._announce(RunEnded(status, self.cursor, self._stopping, result))
+            result = None
+            while result is None:
+                result = self._finish()
+            self._scribe(RunEnded(str(result["status"]), self.cursor, self.ledger.stopping, result))
             self._enter("end")
+            self._attendance.finish(self._number)
         return result
+
+    def _finish(self) -> dict[str, Any] | None:
+        """Do the next of what is left to do at the end; the summary comes last. Whatever view this is, all its members
+        find the same in their ledgers, wherever they were when the one before broke."""
+        evaluates = self.config.eval_every != "never" and not self.interrupted
+        test = self._spec.test
+        if evaluates and test is not None and self.ledger.evaluated != self.cursor:
+            self._act(lambda: self._evaluate(test), once=True)
+            return None
+        if self.ledger.saved != self.cursor and self.config.checkpoint.every != "never":
+            self._act(self._save, once=True)
+            return None
+        for event in self._saver.flush():
+            self._scribe(event)
+        self._scribe.listen(at_once=True)
+        result = self._act(self._summarise, once=True)
+        return dict(result) if result is not None else None
 
     def conclude(self) -> dict[str, Any] | None:
         """Where this run was complete before it was started again: end it as it is and give its summary, else None."""
-        stored = self._opened.run_dir.summary()
+        stored = self._stored
         if not self.done or stored is None or stored.get("status") != "completed":
             return None
         with self._closing:
-            self._announce(RunEnded("completed", self.cursor, "it was complete already", stored))
+            self._scribe(RunEnded("completed", self.cursor, "it was complete already", stored))
+            self._attendance.finish(self._number)
         return stored
 
     def fail(self, error: BaseException) -> None:
         """The run ends by `error`: say so where it is looked for, keep what is complete, give everything back."""
         with self._closing:
-            if self._announcer is None:
+            if not self._place.keeps_record:
                 return
             at_once = isinstance(error, KeyboardInterrupt | SystemExit)
             with contextlib.suppress(ShoalError, OSError):
                 for event in self._saver.flush(deadline_s=1.0 if at_once else 30.0):
-                    self._announce(event)
+                    self._scribe(event)
             ended = ("interrupted", "ended at once") if at_once else ("failed", _in_one_line(error))
             with contextlib.suppress(ShoalError, OSError):
-                self._announce(RunEnded(ended[0], self.cursor, ended[1]))
+                self._scribe(RunEnded(ended[0], self.cursor, ended[1]))
 
-    def _summarise(self, status: str) -> dict[str, Any]:
+    def _summarise(self) -> Result:
+        status = "interrupted" if self.interrupted else "stopped" if self.ledger.stopping else "completed"
         facts = {"bytes": self._account.bytes_sent, "memory": peak_memory_bytes()}
-        everyone = [
-            json.loads(word) for word in self._group.gather_bytes(json.dumps(facts).encode(), "adding up the run")
-        ]
-        return summary(
+        words = self._place.group.gather_bytes(json.dumps(facts).encode(), "adding up the run")
+        everyone = [json.loads(word) for word in words]
+        mine = summary(
             strategy=self._strategy.name,
-            workers=self._group.size,
+            workers=self._place.group.size,
             cursor=self.cursor,
             account=self._account,
-            values=self._values,
+            values=self.ledger.values,
             module=self._spec.program.model,
             status=status,
-            coverage=self._coverage.judge(self.cursor.batch * self._batches.global_batch),
+            coverage=self._coverage.judge(self.cursor.batch * self._batches.global_batch, self._place.group),
             bytes_sent=sum(one["bytes"] for one in everyone),
             peak_memory=max(one["memory"] for one in everyone),
             spans=self._spans.totals,
             seconds=time.perf_counter() - self._began,
             faults=(self._opened.run_dir.summary() or {}).get("faults", []),  # of this run before it went on
         )
+        if self._place.keeps_record:  # before anyone can take this act for done
+            self._opened.run_dir.write_summary(mine)
+        word = json.dumps(mine).encode() if self._place.is_first else b""
+        return json.loads(self._place.group.gather_bytes(word, "agreeing on the summary")[0])
 
     # ---- small things
 
-    def _announce(self, event: Event) -> None:
-        if self._announcer is not None:
-            self._announcer(event)
-
     def _enter(self, phase: str) -> None:
-        self._session.control.enter(self._session.world.rank, self.cursor.step, phase)
+        self._session.control.enter(self._place.me.seat, self.cursor.step, phase)
+
+
+@contextlib.contextmanager
+def ends_with_the_run(session: Session) -> Iterator[None]:
+    """Where the run goes on without this worker, nothing is left to do for its script."""
+    try:
+        yield
+    except RunOver:
+        session.report({"type": "released"})
+        raise SessionEnd from None
 
 
 def _in_one_line(error: BaseException) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,68 +20,87 @@ from shoal.comm.group import Group
 from shoal.core.config import CheckpointSettings
 from shoal.core.coverage import Counts, CoverageTotals, EpochCoverage, totals
 from shoal.core.cursor import Cursor
-from shoal.core.errors import CheckpointError, NonFiniteState
+from shoal.core.errors import CheckpointError, NonFiniteState, ShoalError
 from shoal.core.events import CheckpointSaved
+from shoal.core.order import Indices, digest
 from shoal.core.state import Piece, ShardedState
 from shoal.launch.rundir import disk_error
-from shoal.strategies.base import Strategy
+from shoal.strategies.base import Span, Strategy
+from shoal.train.ledger import Ledger
+from shoal.train.live import Live
 from shoal.train.record import Account
 
 _COUNTS = "coverage.counts"
 
 
 class CoverageRecord:
-    """How often samples shaped the model: this worker's part of the current epoch, the group's of finished ones."""
+    """How often samples shaped the model, in the current epoch and in finished ones.
 
-    def __init__(self, samples: int, group: Group) -> None:
-        self._group = group
+    `whole`: every worker records what all of them have computed, as each has stated it with the step, so that nothing
+    is lost with one of them. Else each records its own part, and the parts are added up where they are needed.
+    """
+
+    def __init__(self, samples: int, whole: bool) -> None:
+        self._whole = whole
         self._epoch = EpochCoverage(samples)
         self._finished = CoverageTotals()
 
-    def commit(self, indices: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-        self._epoch.commit(indices)
+    def commit(self, own: Indices, spans: Sequence[Span], order: Callable[[int, int], Indices]) -> None:
+        """A step is part of the model: `own` samples of this worker, or `spans` of all of them, whose positions `order`
+        turns into samples. Raises `ShoalError`, on every worker, where one computed others than stand there."""
+        if not self._whole:
+            self._epoch.commit(own)
+            return
+        for span in spans:
+            indices = order(span.start, span.stop)
+            if digest(indices) != span.digest:
+                raise ShoalError(
+                    f"a worker trained on other samples than those at positions {span.start} to {span.stop}: its order "
+                    "of samples is not that of this worker"
+                )
+            self._epoch.commit(indices)
 
-    def combined(self) -> Counts:
-        """The group's counts of the current epoch. Collective."""
+    def combined(self, group: Group) -> Counts:
+        """The group's counts of the current epoch. Collective, unless the record is whole."""
+        if self._whole:
+            return self._epoch.counts.copy()
         counts = torch.from_numpy(self._epoch.counts.astype(np.int32))
-        self._group.all_reduce(counts, "adding up the coverage")
+        group.all_reduce(counts, "adding up the coverage")
         clamped: Counts = np.minimum(counts.numpy(), 255).astype(np.uint8)
         return clamped
 
-    def finish_epoch(self) -> None:
-        """Judge the epoch that has just ended. Collective."""
-        counts = self.combined()
+    def finish_epoch(self, group: Group) -> None:
+        """Judge the epoch that has just ended. Collective, unless the record is whole."""
+        counts = self.combined(group)
         self._finished += totals(counts, expected=len(counts))
         self._epoch.reset()
 
-    def judge(self, committed_in_epoch: int) -> CoverageTotals:
-        """The totals up to now, in the middle of an epoch or not. Collective."""
-        return self._finished + totals(self.combined(), expected=committed_in_epoch)
+    def judge(self, committed_in_epoch: int, group: Group) -> CoverageTotals:
+        """The totals up to now, in the middle of an epoch or not. Collective, unless the record is whole."""
+        return self._finished + totals(self.combined(group), expected=committed_in_epoch)
 
     @property
     def finished(self) -> CoverageTotals:
         return self._finished
 
     def restore(self, counts: Counts, finished: CoverageTotals, first: bool) -> None:
-        """Go on from a checkpoint: the first worker takes over what the whole group had computed."""
+        """Go on from a checkpoint, or from what another worker has: where the record is not whole, the first worker
+        takes over what the whole group had computed."""
         self._finished = finished
         if len(counts) != len(self._epoch.counts):
             raise CheckpointError(
                 f"the checkpoint was written for a data set of {len(counts)} samples, this one has "
                 f"{len(self._epoch.counts)}: use the same data, or another --run-dir"
             )
-        if first:
-            self._epoch.counts[:] = counts
+        self._epoch.counts[:] = counts if first or self._whole else 0
 
 
 @dataclass(frozen=True)
 class Resumed:
     """Where a run goes on."""
 
-    cursor: Cursor
     path: Path
-    values: dict[str, float]  # of the latest evaluation
-    evaluated: bool  # whether that was made of this very state
+    live: Live
 
 
 def _not_finite(state: ShardedState) -> str | None:
@@ -96,58 +115,63 @@ def _not_finite(state: ShardedState) -> str | None:
 
 
 class Saver:
-    """Writes checkpoints in the background (first worker) and reads the newest good one (every worker)."""
+    """Writes checkpoints in the background, on the worker that keeps the record, and reads the newest good one."""
 
-    def __init__(self, directory: Path, settings: CheckpointSettings, group: Group) -> None:
-        self._directory, self._group = directory, group
-        self._first = group.rank == 0
-        self._writer = (
-            Writer(directory, settings.keep_last, settings.keep_best, settings.monitor, settings.mode)
-            if self._first
-            else None
-        )
-        self.last_saved: Cursor | None = None
+    def __init__(self, directory: Path, settings: CheckpointSettings) -> None:
+        self._directory, self._settings = directory, settings
+        self._writer: Writer | None = None
         self.last_path: str | None = None
 
+    def settle(self, keeps_record: bool) -> None:
+        """Begin to write on this worker, or leave it to another one."""
+        if not keeps_record:
+            self.close()
+        elif self._writer is None:
+            kept = self._settings
+            self._writer = Writer(self._directory, kept.keep_last, kept.keep_best, kept.monitor, kept.mode)
+
     def save(
-        self, strategy: Strategy[Any], replica: Any, cursor: Cursor, coverage: CoverageRecord, account: Account,
-        values: dict[str, float], evaluated: bool,
+        self, strategy: Strategy[Any], replica: Any, group: Group, coverage: CoverageRecord, account: Account,
+        ledger: Ledger,
     ) -> None:  # fmt: skip
         """Copy the state out of the step's way; it is on disk when `poll` says so. Collective.
 
-        `values` are those of the latest evaluation. Only where that was of this very state (`evaluated`) do they say
-        how good the checkpoint is, and stand where the choice of the best ones looks for them.
+        Only where the latest evaluation was of this very state do its values say how good the checkpoint is, and stand
+        where the choice of the best ones looks for them.
         """
-        shards = self._gather(strategy.state(replica), cursor)
-        counts = coverage.combined()
-        self.last_saved = cursor
+        cursor = ledger.cursor
+        shards = self._gather(strategy.state(replica), cursor, group)
+        counts = coverage.combined(group)
         if self._writer is None:
             return
         own = ShardedState({**shards[0].pieces, _COUNTS: Piece.whole(torch.from_numpy(counts))}, shards[0].values)
+        evaluated = ledger.evaluated == cursor
         meta = {
-            **(values if evaluated else {}),
-            "evaluation": values,
+            **(ledger.values if evaluated else {}),
+            "evaluation": ledger.values,
             "evaluated": evaluated,
             "coverage": coverage.finished.to_json(),
             "epoch_loss": account.epoch_loss,
             "epoch_weight": account.epoch_weight,
+            "due": [what for what in ledger.due if what == "evaluate"],
         }
         try:
             self._writer.save(f"step-{cursor.step:08d}", [own, *shards[1:]], cursor, meta)
         except OSError as error:
             raise disk_error(self._directory, error) from error
 
-    def _gather(self, state: ShardedState, cursor: Cursor) -> list[ShardedState]:
+    def _gather(self, state: ShardedState, cursor: Cursor, group: Group) -> list[ShardedState]:
         """The states of all workers, on the first one; most strategies have them there already. Collective."""
         mine = json.dumps([_not_finite(state), bool(state.pieces)]).encode()
-        words = [json.loads(word) for word in self._group.gather_bytes(mine, "agreeing to save")]
+        words = [json.loads(word) for word in group.gather_bytes(mine, "agreeing to save")]
         bad = next((name for name, _ in words if name), None)
         if bad is not None:
             raise NonFiniteState(cursor.step, bad)
         if not any(has for _, has in words[1:]):
             return [state]
-        packed = self._group.gather_bytes(b"" if self._first else pack_state(state), "collecting the model")
-        return [state, *(unpack_state(part) for part in packed[1:])] if self._first else [state]
+        first = group.rank == 0
+        packed = group.gather_bytes(b"" if first else pack_state(state), "collecting the model")
+        return [state, *(unpack_state(part) for part in packed[1:])] if first else [state]
 
     def poll(self) -> list[CheckpointSaved]:
         """What has been completed since the last call; raises what went wrong in the background."""
@@ -170,30 +194,38 @@ class Saver:
                 raise disk_error(self._directory, error) from error
         return self.poll()
 
-    def resume(
-        self, strategy: Strategy[Any], replica: Any, coverage: CoverageRecord, account: Account,
-        warn: Callable[[str], None],
-    ) -> Resumed | None:  # fmt: skip
-        """Load the newest good checkpoint into the replica, the same one on every worker. Collective."""
-        found = ""
-        if self._first:
-            catalog = Catalog(self._directory)
-            catalog.clean()
-            newest = catalog.newest_valid(warn)
-            found = str(newest.path) if newest is not None else ""
-        found = self._group.gather_bytes(found.encode(), "agreeing on a checkpoint")[0].decode()
-        if not found:
+    def newest(self, warn: Callable[[str], None]) -> Resumed | None:
+        """The newest good checkpoint; what a killed run has left half-written is removed."""
+        catalog = Catalog(self._directory)
+        catalog.clean()
+        found = catalog.newest_valid(warn)
+        if found is None:
             return None
-        checkpoint = read(Path(found))
+        checkpoint = read(found.path)
         pieces = dict(checkpoint.state.pieces)
-        counts = pieces.pop(_COUNTS).tensor.numpy()
-        strategy.load(replica, ShardedState(pieces, checkpoint.state.values))
+        counts = pieces.pop(_COUNTS).tensor
         meta = dict(checkpoint.meta)
-        coverage.restore(counts, CoverageTotals.from_json(meta["coverage"]), self._first)
-        account.restore(meta["epoch_loss"], meta["epoch_weight"])
-        self.last_saved, self.last_path = checkpoint.cursor, found
-        return Resumed(checkpoint.cursor, Path(found), dict(meta["evaluation"]), bool(meta["evaluated"]))
+        cursor = checkpoint.cursor
+        ledger = Ledger(
+            cursor=cursor,
+            values=dict(meta["evaluation"]),
+            evaluated=cursor if meta["evaluated"] else None,
+            saved=cursor,
+            due=list(meta.get("due", ())),
+        )
+        self.last_path = str(found.path)
+        return Resumed(
+            found.path,
+            Live(
+                ShardedState(pieces, checkpoint.state.values),
+                counts,
+                CoverageTotals.from_json(meta["coverage"]),
+                (meta["epoch_loss"], meta["epoch_weight"]),
+                ledger,
+            ),
+        )
 
     def close(self) -> None:
         if self._writer is not None:
-            self._writer.close()
+            writer, self._writer = self._writer, None
+            writer.close()

@@ -41,6 +41,11 @@ class RunSpec:
             raise ConfigError(f"init={config.init!r} is unknown: {nearest(config.init, known_initialisations())}")
         if config.servers and not self.strategy.needs.servers:
             raise ConfigError(f"servers={config.servers}, but strategy={self.strategy.name} has no use for servers")
+        if config.elastic.max_workers is not None and not self.strategy.needs.survives:
+            raise ConfigError(
+                f"elastic.max_workers={config.elastic.max_workers}, but a run with strategy={self.strategy.name} does "
+                "not survive a change of its workers: use --strategy allreduce, or leave it out"
+            )
         most = self.strategy.needs.max_workers
         if most is not None and config.workers > most:
             raise ConfigError(

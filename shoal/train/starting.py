@@ -7,36 +7,43 @@ from pathlib import Path
 
 from shoal.core.cursor import Batches, Cursor
 from shoal.core.events import Decision, Event, MemberJoined, RunStarted, Warned
+from shoal.core.world import Member
 from shoal.launch.resume import resume_command
 from shoal.launch.session import Session
 from shoal.train.callbacks import RunInfo
 from shoal.train.header import header
 from shoal.train.opening import Opened
+from shoal.train.place import Place
 from shoal.train.spec import RunSpec
 
 
-def run_info(spec: RunSpec, opened: Opened, session: Session, batches: Batches, total_steps: int | None) -> RunInfo:
+def run_info(
+    spec: RunSpec, opened: Opened, session: Session, place: Place, batches: Batches, total_steps: int | None,
+    taken_over: bool = False,
+) -> RunInfo:  # fmt: skip
     """What every callback is given with an event."""
     return RunInfo(
         config=opened.config,
         run_dir=opened.run_dir.path,
         strategy=spec.strategy.name,
-        backend=opened.group.backend,
-        workers=opened.group.size,
+        backend=place.group.backend,
+        workers=place.group.size,
         total_steps=total_steps or 0,
         steps_per_epoch=batches.per_epoch,
         module=spec.program.model,
         json_output=session.json_output,
-        resume_command=resume_command(session, opened.group.size, opened.resume_dir),
-        header=header(spec, opened, batches),
+        resume_command=resume_command(session, opened.config.workers, opened.resume_dir),
+        taken_over=taken_over,
+        header=header(spec, opened, place, batches),
     )
 
 
 def opening_events(
-    info: RunInfo, opened: Opened, batches: Batches, cursor: Cursor, resumed_from: Path | None, warnings: Sequence[str]
-) -> Iterator[Event]:
+    info: RunInfo, opened: Opened, members: Sequence[Member], batches: Batches, cursor: Cursor,
+    resumed_from: Path | None, warnings: Sequence[str],
+) -> Iterator[Event]:  # fmt: skip
     """Who is there, what was chosen, what is amiss, and where training begins."""
-    for member in opened.view.members:
+    for member in members:
         yield MemberJoined(member.role, member.rank, member.host, member.pid)
     yield Decision("grain", f"{opened.cutting.grain}, {opened.config.passes}", opened.cutting.why)
     if opened.config.layout == "channels_last":

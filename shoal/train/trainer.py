@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,35 +14,22 @@ from shoal.core.config import Config, resolve
 from shoal.core.errors import ConfigError, WorkerFailed
 from shoal.core.seeds import init_seed
 from shoal.data.source import open_source
+from shoal.elastic.attendance import FitOver
 from shoal.launch.session import Session, SessionEnd, current
 from shoal.strategies.base import Strategy
 from shoal.strategies.objective import LossFunction, make_objective
 from shoal.strategies.program import Metric, OptimizerFactory, Program
-from shoal.strategies.select import choose_strategy
+from shoal.strategies.select import choose_strategy, most_workers
 from shoal.train.callbacks import Callback, default_callbacks
 from shoal.train.dry_run import print_dry_run
+from shoal.train.following import check_evaluator, follow
 from shoal.train.interrupts import graceful, leave
 from shoal.train.metrics import with_defaults
-from shoal.train.run import Run
+from shoal.train.passing import pass_over
+from shoal.train.result import Result
+from shoal.train.run import Run, ends_with_the_run
 from shoal.train.schedules import Schedule, TorchSchedule
 from shoal.train.spec import RunSpec
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run gave: its summary, as in `summary.json`, and where its directory is."""
-
-    summary: Mapping[str, Any]
-    run_dir: Path
-
-    @property
-    def final(self) -> dict[str, float]:
-        """The last losses and metrics: ``train_loss``, ``test_loss``, ``test_accuracy`` …"""
-        return dict(self.summary["final"])
-
-    @property
-    def status(self) -> str:
-        return str(self.summary["status"])
 
 
 class Trainer:
@@ -96,6 +82,10 @@ class Trainer:
         if not session.launched and config.workers > 1:
             return self._fit_on_workers(config, session)
         spec = self._spec(config)
+        check_evaluator(spec, session)
+        if session.role == "evaluator":
+            with ends_with_the_run(session):
+                return follow(spec, session)
         if session.mode == "dry-run":
             session.next_fit()
             if session.world.is_first:
@@ -106,13 +96,13 @@ class Trainer:
     def _resolve(self, session: Session, stated: Mapping[str, Any]) -> Config:
         layers = [("Trainer(...)", self._settings), ("fit(...)", stated), *session.layers]
         if session.launched and session.mode == "train":
-            layers.append(("the launcher", {"workers": session.world.size}))
+            layers.append(("the launcher", {"workers": session.workers or session.world.size}))
         return resolve(*layers)
 
     def _spec(self, config: Config) -> RunSpec:
         # a flag or file that names another strategy wins over the object in the script
         own = self._strategy if self._strategy is not None and self._strategy.name == config.strategy else None
-        strategy = own or choose_strategy(config.strategy, config.workers)
+        strategy = own or choose_strategy(config.strategy, most_workers(config))
         return RunSpec(
             config=config,
             program=Program(self.model, self._objective, self._optimizer, self._metrics),
@@ -154,7 +144,12 @@ class Trainer:
 def train_to_end(spec: RunSpec, session: Session) -> Result:
     """Run a spec in this process, as one of the session's workers."""
     with graceful(session):
-        run = Run(spec, session, session.next_fit())
+        number = session.next_fit()
+        try:
+            run = Run(spec, session, number)
+        except FitOver:
+            with ends_with_the_run(session):
+                return pass_over(spec, session, number)
         try:
             summary = run.conclude()
             if summary is None:
@@ -162,9 +157,10 @@ def train_to_end(spec: RunSpec, session: Session) -> Result:
                     run.step(work)
                 summary = run.finish()
         except BaseException as error:
-            run.fail(error)
+            if not isinstance(error, SessionEnd):
+                run.fail(error)
             raise
-    session.report({"type": "finished", "summary": summary})
+    session.report({"type": "finished", "summary": summary, "fit": number})
     if summary["status"] == "interrupted":
         leave(session)
     return Result(summary, Path(run.config.run_dir or "."))

@@ -45,6 +45,7 @@ class RunInfo:
     steps_per_epoch: int
     module: nn.Module
     json_output: bool = False
+    taken_over: bool = False  # this worker has become the first in the middle of the run
     resume_command: str = ""
     header: tuple[tuple[str, str], ...] = field(default=())  # what a user should know before the first step
 

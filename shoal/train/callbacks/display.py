@@ -70,7 +70,7 @@ class PlainDisplay(Display):
         self._lost = False
 
     def start(self, title: str, rows: wording.Rows) -> None:
-        self.line(f"{title}: " + ", ".join(f"{name} {value}" for name, value in rows))
+        self.line(": ".join(part for part in (title, ", ".join(f"{name} {value}" for name, value in rows)) if part))
 
     def block(self, title: str, rows: wording.Rows) -> None:
         width = max((len(name) for name, _ in rows), default=0)

@@ -62,7 +62,7 @@ class EarlyStopping(Callback):
         return Stop(f"{self.monitor} did not improve in {self.without_gain} evaluations ({best})")
 
     def _judge(self, step: int, value: float) -> None:
-        if step == self._judged_step:  # a resumed run may measure again where it was interrupted
+        if step <= self._judged_step:  # a resumed run may measure again where it was interrupted
             return
         self._judged_step = step
         if self._improves(value):

@@ -62,7 +62,7 @@ class Progress(Callback):
         self._epoch_to_tell = False  # an epoch ended and no line has said so yet
         self._display = self._open()
         title = "training" if event.cursor.step == 0 else f"going on from step {event.cursor.step:,}"
-        self._display.start(title, wording.header(run))
+        self._display.start(title, [] if run.taken_over else wording.header(run))
         for text, style in self._waiting:
             self._display.line(text, style)
         self._waiting = []
@@ -91,6 +91,9 @@ class Progress(Callback):
         if self._display is None:
             return
         self._evaluation = dict(event.values)
+        if event.cursor.step < self._cursor.step:  # an evaluator's, which comes later
+            self._display.line(f"step {event.cursor.step:,}  {wording.values(event.values)}")
+            return
         self._cursor = event.cursor
         at = self._snapshot(run)
         parts = [*at.place]
