@@ -11,8 +11,10 @@ from typing import Any, Literal
 from shoal.core.errors import CollectiveTimeout, PeerLost, ShoalError
 from shoal.launch.frames import user_traceback
 
-Kind = Literal["user", "exception", "exit", "signal", "peer"]
+Kind = Literal["user", "exception", "exit", "ended", "signal", "frozen", "hang", "peer"]
 _MESSAGE_LIMIT = 100_000
+# what the kernel sends a process for what it has done itself
+_OWN_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS})
 
 
 @dataclass(frozen=True)
@@ -20,13 +22,16 @@ class Account:
     """Why one worker ended. `message` is for the user to read, `cause` is one line for the log.
 
     Kinds: ``user`` (a mistake, shown without frames), ``exception`` (with the user's frames), ``exit`` (the
-    process left with a status), ``signal`` (it was killed), ``peer`` (it ended only because another did).
+    script left with a status), ``ended`` (the process did, without a word), ``signal`` (it was killed), ``frozen`` (it
+    gave no sign of life), ``hang`` (it made no progress), ``peer`` (it ended only because another did).
+    `from_within`: the worker has done it itself, and would again in the same place.
     """
 
     kind: Kind
     message: str
     cause: str
     status: int = 1
+    from_within: bool = True
 
     def to_message(self) -> dict[str, Any]:
         return {"type": "failed", **vars(self)}
@@ -62,12 +67,17 @@ def _account_of_exit(error: SystemExit) -> Account | None:
     return Account("exit", str(code), f"the script ended itself: {_first_line(str(code))}")
 
 
-def account_of_end(code: int) -> Account:
-    """The account of a process that ended without giving one: `code` is its status, or minus the signal."""
+def account_of_end(code: int, out_of_memory: bool = False) -> Account:
+    """The account of a process that ended without giving one: `code` is its status, or minus the signal.
+    `out_of_memory`: the kernel has ended a process for its memory meanwhile."""
     if code >= 0:
         text = f"the process ended with status {code} in the middle of the run (by os._exit, perhaps)"
-        return Account("exit", text, f"ended with status {code}")
+        return Account("ended", text, f"ended with status {code}")
     number = -code
+    if out_of_memory and number == signal.SIGKILL:
+        cause = "ended by the kernel: out of memory (SIGKILL)"
+        hint = "Try fewer workers, a smaller batch, or `--set accumulate=2`."
+        return Account("signal", f"{cause}. {hint}", cause, from_within=False)
     try:
         name = f" ({signal.Signals(number).name})"
     except ValueError:
@@ -79,48 +89,77 @@ def account_of_end(code: int) -> Account:
         int(signal.SIGSEGV): "A compiled library has failed. The worker's output shows where Python called it.",
         int(signal.SIGBUS): "Often a file that was mapped into memory became shorter, or /dev/shm is full.",
     }.get(number, "")
-    return Account("signal", f"{cause}. {hint}".removesuffix(" "), cause)
+    within = number in _OWN_SIGNALS
+    return Account("signal", f"{cause}. {hint}".removesuffix(" "), cause, from_within=within)
+
+
+def account_of_freeze(state: str, why: str) -> Account:
+    """The account of a process that gave no sign of life, `why` says for how long; `state` is the kernel's letter for
+    what it is doing."""
+    stopped = {"T": "stopped by a signal (SIGSTOP), ", "t": "held by a debugger, "}.get(state, "")
+    cause = f"{stopped}{why or 'no sign of life'}"
+    hint = {
+        "T": "Somebody has stopped the process, and nobody let it go on.",
+        "D": "The process waits for a disk or a network file system that does not answer.",
+    }.get(state, "")
+    return Account("frozen", f"{cause}. {hint}".removesuffix(" "), cause, from_within=False)
+
+
+def account_of_hang(seconds: float, phase: str, allowed: str) -> Account:
+    """The account of a process that lives but does not get on; `allowed`: the setting that says how long it may."""
+    cause = f"no progress for {seconds:.0f} s in {phase}"
+    return Account("hang", f"{cause}. If a step may take that long, raise {allowed}.", cause)
 
 
 @dataclass(frozen=True)
 class Casualty:
-    """An account, and where its worker was."""
+    """An account, and where its worker was: as what rank of how many, in which view and step, doing what. `failed_s`:
+    when, by the monotonic clock. `stack`: its Python stack as seen from outside, where there still was a process."""
 
     rank: int
     account: Account
     step: int
     phase: str
     detected_s: float = 0.0
+    stack: str = ""
+    size: int = 0
+    view: int = 0
+    failed_s: float = 0.0
 
 
 def causes(casualties: Mapping[int, Casualty]) -> list[Casualty]:
     """Those that did not merely follow another's end, in rank order; all of them if there are no others."""
-    ordered = [casualties[rank] for rank in sorted(casualties)]
+    ordered = sorted(casualties.values(), key=lambda one: one.rank)
     return [one for one in ordered if one.account.kind != "peer"] or ordered
 
 
 def render(casualties: Mapping[int, Casualty], workers: int, host: str, output: Mapping[int, str]) -> str:
     """One readable block for the terminal. What several workers say in the same words is said once.
     `output` adds a worker's last words, or where they are found, to an account that does not explain
-    itself."""
+    itself. Both are by the workers' numbers."""
     same: dict[tuple[str, str], list[Casualty]] = {}
+    words = {id(one): output.get(number, "") for number, one in casualties.items()}
     for one in causes(casualties):
         same.setdefault((one.account.kind, one.account.message), []).append(one)
-    return "\n\n".join(_render(group, workers, host, output) for group in same.values())
+    return "\n\n".join(_render(group, workers, host, words[id(group[0])]) for group in same.values())
 
 
-def _render(group: list[Casualty], workers: int, host: str, output: Mapping[int, str]) -> str:
+def _render(group: list[Casualty], workers: int, host: str, words: str) -> str:
     first = group[0]
     if first.account.kind == "user":
         return f"shoal: error: {first.account.message}"
     others = f" (and {len(group) - 1} other{'s' if len(group) > 2 else ''})" if len(group) > 1 else ""
-    place = f" on {host}" if first.account.kind == "signal" else ""
-    heading = f"shoal: worker {first.rank}{others} of {workers}{place} failed {_where(first)}"
-    words = output.get(first.rank, "") if first.account.kind in ("signal", "exit") else ""
-    return f"{heading}\n\n{first.account.message}" + (f"\n\n{words}" if words else "")
+    heading = f"shoal: worker {first.rank}{others} of {first.size or workers} on {host} failed {where(first)}"
+    parts = [heading, first.account.message]
+    if first.stack:
+        parts.append("its stack, taken from outside (innermost last):\n" + first.stack)
+    elif words and first.account.kind in ("signal", "exit", "ended", "frozen", "hang"):
+        parts.append(words)
+    return "\n\n".join(parts)
 
 
-def _where(one: Casualty) -> str:
+def where(one: Casualty) -> str:
+    """Where a worker was, in words."""
     return "before its first step" if one.phase == "start" else f"at step {one.step} ({one.phase})"
 
 

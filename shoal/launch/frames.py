@@ -18,9 +18,13 @@ def user_traceback(error: BaseException) -> str:
     a script is started. Where that would leave no frame at all, all are shown; a syntax error needs
     none."""
     shown = TracebackException.from_exception(error, compact=True)
-    hidden = (_OURS, *_MACHINERY, *_torch())
-    _keep(shown, hidden, needs_frames=not isinstance(error, SyntaxError))
+    _keep(shown, hidden_paths(), needs_frames=not isinstance(error, SyntaxError))
     return "".join(shown.format()).removeprefix(_HEADING).rstrip("\n")
+
+
+def hidden_paths() -> tuple[str, ...]:
+    """How the names of files begin whose frames are not the user's: Shoal's, torch's, and how a script is started."""
+    return (_OURS, *_MACHINERY, *_torch())
 
 
 def _keep(shown: TracebackException, hidden: tuple[str, ...], needs_frames: bool) -> None:

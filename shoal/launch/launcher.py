@@ -1,7 +1,7 @@
-"""The launcher: starts the workers of a job, watches them, and ends them. It imports no torch itself.
+"""The launcher: runs one job, with a coordinator and workers of its own. It imports no torch itself.
 
 One thread waits for all of it at once: for what workers report, for their output, for their ends, for
-Ctrl-C. What follows from an event is decided by `Supervisor`; here it is carried out.
+Ctrl-C. What follows from an event is decided by `Supervisor`; `Agent` and the launcher carry it out.
 """
 
 from __future__ import annotations
@@ -11,25 +11,33 @@ import math
 import os
 import selectors
 import socket
-import sys
 import time
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from shoal.comm.control import MAX_WORKERS, ControlPage
 from shoal.comm.rendezvous import make_rendezvous, remove_rendezvous
 from shoal.core.errors import ConfigError, UserError
-from shoal.launch.crew import Hand
-from shoal.launch.failure import Casualty, causes, render
+from shoal.core.events import Warned
+from shoal.launch.agent import Agent, Place
+from shoal.launch.coordination import Coordination
+from shoal.launch.crew import Hand, Terminal
+from shoal.launch.decisions import RequestStop
+from shoal.launch.evaluating import Evaluators
 from shoal.launch.interrupts import Interrupts
 from shoal.launch.job import Job, Outcome
-from shoal.launch.nursery import Exited, Forked, Nursery, Ready, ZygoteLost
-from shoal.launch.output import Outlet
+from shoal.launch.nursery import Nursery, Ready, ZygoteLost
+from shoal.launch.output import Relay
 from shoal.launch.parcel import pack
-from shoal.launch.record import Record
-from shoal.launch.supervisor import STOP_S, Abort, Decision, RequestStop, Send, Stage, Supervisor
+from shoal.launch.rundir import RunDir
+from shoal.launch.scaling import key_file
+from shoal.launch.supervisor import STOP_S, Stage
+from shoal.launch.telling import Teller, say, short
 
 READY_S = 180.0  # to import torch, from a cold disk if need be
+HOME = "home"  # the launcher's name as an agent
+_QUIET_S = 1.0  # for an evaluator, before the user is told what is waited for
 
 
 class Launcher:
@@ -51,9 +59,7 @@ class Launcher:
             stack.callback(nursery.close)
             control = ControlPage()
             stack.callback(control.close)
-            rendezvous = make_rendezvous()
-            stack.callback(remove_rendezvous, rendezvous)
-            watch = _Watch(self._job, nursery, control, rendezvous, interrupts)
+            watch = _Watch(self._job, nursery, control, interrupts)
             stack.callback(watch.close)
             watch.until_over()
             nursery.close()
@@ -63,44 +69,83 @@ class Launcher:
 class _Watch:
     """One run of a launcher."""
 
-    def __init__(
-        self, job: Job, nursery: Nursery, control: ControlPage, rendezvous: str, interrupts: Interrupts
-    ) -> None:
-        self._job, self._nursery, self._control = job, nursery, control
-        self._rendezvous, self._interrupts = rendezvous, interrupts
-        self._supervisor = Supervisor(job.workers)
-        self._crew = [Hand(rank, job.relay) for rank in range(job.workers)]
-        self._record: Record | None = None
+    def __init__(self, job: Job, nursery: Nursery, control: ControlPage, interrupts: Interrupts) -> None:
+        self._job, self._nursery, self._control, self._interrupts = job, nursery, control, interrupts
+        self._selector = selectors.DefaultSelector()
+        reach = job.listen.address if job.listen is not None else ""
+        self._agent = Agent(Place(HOME, socket.gethostname(), reach=reach), job, nursery, control, self._selector)
+        self._supervisor = self._agent.supervisor
+        self._teller = Teller(job, self._agent)
+        self._agent.on_report, self._agent.on_tell = self._on_report, self._teller.tell
+        self._agent.on_lost_elsewhere = self._teller.lost_elsewhere
+        self._coordination = Coordination(job, nursery, self._agent, self._selector) if job.survives else None
+        if self._coordination is not None:
+            self._coordination.on_ready, self._coordination.on_lost = self._on_ready, self._lose
+            self._coordination.on_again = self._on_coordinator_again
+        self._evaluators = Evaluators(job, nursery, control, self._selector)
+        self._rendezvous = "" if job.survives else make_rendezvous()
+        self._relays = [Relay("stdout"), Relay("stderr")] if job.relay else []
         self._resume_dir: Path | None = None
         self._payload: int | None = None
         self._forked = False
-        self._lost: str | None = None  # why there is no zygote any more
-        self._launched_ns = time.time_ns()
+        self._lost: str | None = None  # what the run cannot do without
         self._ready_until_s = time.monotonic() + READY_S
-        self._selector = selectors.DefaultSelector()
         self._selector.register(nursery, selectors.EVENT_READ, self._on_nursery)
         self._selector.register(interrupts, selectors.EVENT_READ, self._on_interrupt)
+        for relay in self._relays:
+            self._selector.register(relay.fd, selectors.EVENT_READ, relay.pump)
 
     def until_over(self) -> None:
-        """Start the workers as soon as there is a zygote, and watch them until the last has ended."""
+        """Start the workers as soon as they can be, and watch them until the last has ended."""
         self._payload = _packed(self._job)
         if self._nursery.ready:
-            self._fork()
-        while not self._over():
-            for decision in self._supervisor.decide(time.monotonic()):
-                self._carry_out(decision)
-            deadline_s = self._supervisor.deadline_s if self._forked else self._ready_until_s
-            wait_s = None if deadline_s == math.inf else max(0.0, deadline_s - time.monotonic())
-            for key, _ in self._selector.select(0.0 if self._over() else wait_s):
+            self._begin()
+        while True:
+            for decision in self._agent.watch():  # the end of the last worker may lead to another one's start
+                assert isinstance(decision, RequestStop)
+                self._control.request_stop()
+                say("shoal: stopping after this step: saving … (Ctrl-C again to end at once)")
+            if self._over():
+                break
+            if self._coordination is not None:
+                self._coordination.remind()
+            for key, _ in self._selector.select(self._patience_s()):
                 key.data()
-        for hand in self._crew:  # what was written just before the end
-            for outlet in hand.outlets:
-                outlet.pump()
+        self._agent.end()
+        for relay in self._relays:
+            relay.pump()
+        if self._coordination is not None:
+            self._coordination.end()
+        self._wait_for_evaluators()
+
+    def _wait_for_evaluators(self) -> None:
+        """All workers have ended. If they ended well, the last checkpoint is evaluated; Ctrl-C ends that."""
+        self._evaluators.run_over()
+        said_s = time.monotonic() + _QUIET_S
+        supervisor = self._supervisor
+        while not (self._lost or supervisor.interrupts or supervisor.failures or supervisor.too_few):
+            now_s = time.monotonic()
+            if self._evaluators.over(now_s):
+                break
+            if now_s >= said_s:
+                said_s = math.inf
+                say("shoal: the evaluator looks at the last checkpoint … (Ctrl-C to leave that out)")
+            deadline_s = min(self._evaluators.deadline_s, said_s)
+            for key, _ in self._selector.select(max(0.0, deadline_s - now_s)):
+                key.data()
+
+    def _patience_s(self) -> float | None:
+        deadline_s = self._agent.deadline_s
+        if not self._forked:
+            deadline_s = min(deadline_s, self._ready_until_s)
+        if self._coordination is not None and self._coordination.deadline_s is not None:
+            deadline_s = min(deadline_s, self._coordination.deadline_s)
+        return None if deadline_s == math.inf else max(0.0, deadline_s - time.monotonic())
 
     def _over(self) -> bool:
         now_s = time.monotonic()
         if not self._forked and now_s >= self._ready_until_s:
-            self._lost = f"the process that starts workers was not ready within {READY_S:.0f} s"
+            self._lose(f"the process that starts workers was not ready within {READY_S:.0f} s")
         unborn = not self._forked and self._supervisor.stage == Stage.KILLING
         return self._lost is not None or unborn or self._supervisor.over(now_s)
 
@@ -109,112 +154,128 @@ class _Watch:
     def _on_nursery(self) -> None:
         for event in self._nursery.events():
             if isinstance(event, Ready):
-                self._fork()
+                self._begin()
             elif isinstance(event, ZygoteLost):
-                self._lost = f"the process that starts workers has ended (status {event.code})"
-            else:
-                hand = next(hand for hand in self._crew if hand.key == event.key)
-                if isinstance(event, Forked):
-                    hand.pid = event.pid
-                elif isinstance(event, Exited):
-                    self._on_channel(hand)  # its last report may still lie there, and explains its end
-                    self._supervisor.on_exit(hand.rank, event.code, event.at_s, time.monotonic())
+                self._lose(f"the process that starts workers has ended (status {event.code})")
+            elif self._agent.on_child(event) or self._evaluators.on_child(event):
+                continue
+            elif self._coordination is not None:
+                self._coordination.on_child(event)
+
+    def _begin(self) -> None:
+        if self._supervisor.interrupts:
+            return
+        if self._coordination is not None:
+            self._coordination.start()
+        else:
+            self._fork()
+
+    def _on_ready(self) -> None:
+        """There is a coordinator. Other hosts may join from now on: the key to the run lies in its directory."""
+        assert self._coordination is not None
+        if self._job.listen is not None and self._job.run_dir is not None:
+            run_dir = RunDir(Path(self._job.run_dir))
+            with run_dir.locked():  # it is not another run's
+                run_dir.logs.mkdir(parents=True, exist_ok=True)
+                self._coordination.enter(run_dir)
+            key = short(key_file(run_dir.path))
+            say(f"shoal: other hosts join with this line and a copy of {key}:")
+            say(f"  shoal join {self._coordination.place} --key-file {key}")
+        self._fork()
 
     def _fork(self) -> None:
         if self._supervisor.interrupts:
             return
         self._forked = True
-        for hand in self._crew:
-            hand.fork(self._nursery, self._job, self._rendezvous, self._control.fd, self._payload)
-            self._selector.register(hand.channel, selectors.EVENT_READ, partial(self._on_channel, hand))
-            for outlet in hand.outlets:
-                self._selector.register(outlet.fd, selectors.EVENT_READ, partial(self._on_output, outlet))
+        # where a summary is asked for on standard output, nothing else is there
+        terminal: Terminal = (2, 2) if self._job.json_output and self._job.mode == "train" else (1, 2)
+        if self._relays:
+            terminal = (self._relays[0].theirs, self._relays[1].theirs)
+        self._agent.begin(terminal, self._payload, self._rendezvous)
 
-    def _on_channel(self, hand: Hand) -> None:
-        messages, more = hand.messages()
-        for message in messages:
-            self._supervisor.on_message(hand.rank, message, time.monotonic())
-            if message.get("type") == "started":
-                self._resume_dir = Path(message.get("resume_dir", message["run_dir"]))
-                self._open_logs(str(message["run_dir"]))
-        if not more:
-            with contextlib.suppress(KeyError):
-                self._selector.unregister(hand.channel)
+    def _lose(self, why: str) -> None:
+        self._lost = self._lost or why
 
-    def _open_logs(self, run_dir: str) -> None:
-        if self._record is not None and str(self._record.run_dir.path) == run_dir:
-            return
-        self._record = Record(run_dir, self._launched_ns)
-        for hand in self._crew:
-            if hand.log is not None:
-                hand.log.open(self._record.run_dir.logs)
+    def _on_coordinator_again(self, words: str) -> None:
+        self._teller.note(Warned(words))
+        say(f"shoal: {words}; training goes on")
 
-    def _on_output(self, outlet: Outlet) -> None:
-        if not outlet.pump():
-            self._selector.unregister(outlet.fd)
+    def _on_report(self, hand: Hand, message: Mapping[str, Any]) -> None:
+        kind = message.get("type")
+        if kind == "started":
+            self._resume_dir = Path(message.get("resume_dir", message["run_dir"]))
+            if self._teller.open(str(message["run_dir"])):
+                run_dir = RunDir(Path(message["run_dir"]))
+                self._agent.open_logs(run_dir.logs)
+                if self._coordination is not None:
+                    self._coordination.enter(run_dir)
+            self._evaluators.enter(message, self._payload)
+        elif kind == "finished" and "fit" in message:
+            self._evaluators.run_over(int(message["fit"]))
+        elif kind == "resumed" and self._teller.record is not None:
+            self._teller.record.resumed(int(message["view"]), float(message["at_s"]))
 
     def _on_interrupt(self) -> None:
         for number in self._interrupts.take():
             self._supervisor.on_interrupt(number)
 
-    # -- what follows
-
-    def _carry_out(self, decision: Decision) -> None:
-        if isinstance(decision, Abort):
-            self._control.abort()
-        elif isinstance(decision, RequestStop):
-            self._control.request_stop()
-            _say("shoal: stopping after this step: saving … (Ctrl-C again to end at once)")
-        elif isinstance(decision, Send):
-            for rank in decision.ranks:
-                if self._crew[rank].key:
-                    self._nursery.signal(self._crew[rank].key, decision.number)
+    # -- the end
 
     def outcome(self) -> Outcome:
-        """How it ended; shows it to the user, and enters a failure in the run directory."""
-        supervisor = self._supervisor
-        record = self._record
+        """How it ended; shows it to the user, and enters it in the run directory."""
+        supervisor, record = self._supervisor, self._teller.record
         status, words = supervisor.status, ""
+        failed = False
         if self._lost is not None and not supervisor.ended_at_once:
             status, words = 1, f"shoal: {self._lost}, and the workers with it"
+            failed = supervisor.summary is None
         elif supervisor.ended_at_once or supervisor.overdue:
             late = f" (it did not stop within {STOP_S:.0f} s)" if supervisor.overdue else ""
             words = f"shoal: ended at once, without saving{late}"
-        elif supervisor.failures:
-            words = self._tell_failure()
+        elif supervisor.failures or supervisor.too_few:
+            words, failed = self._teller.failure(), True
+        elif supervisor.abandoned:
+            status, failed = 1, True
+            words = "shoal: no worker is left on this host, and the run directory with it: the run is over"
+        summary = self._conclude(failed)
+        if failed and record is not None and record.problem:
+            words += f"\n\nshoal: this could not be noted in the run directory: {record.problem}"
         mistake = status == 2 and words.startswith("shoal: error")
         if words and record is not None and not mistake:
-            place = _short(self._resume_dir or record.run_dir.path)
+            place = short(self._resume_dir or record.run_dir.path)
             words += (
                 f"\n\nshoal: the same command with --run-dir {place} goes on from the last checkpoint (if there is one)"
             )
         # a notebook raises what it is given, and need not show it twice
         if words and not self._job.relay:
-            _say(words)
+            say(words)
         run_dir = str(record.run_dir.path) if record is not None else None
-        summary = supervisor.summary or (record.summary() if record is not None else None)
         return Outcome(status, summary, run_dir, words or None)
 
-    def _tell_failure(self) -> str:
-        casualties = {}
-        for rank, account in self._supervisor.failures.items():
-            detected_s = self._supervisor.workers[rank].detected_s
-            casualties[rank] = Casualty(rank, account, *self._control.progress(rank), detected_s)
-        host = socket.gethostname()
-        output = {hand.rank: hand.log.last_words() for hand in self._crew if hand.log is not None}
-        words = render(casualties, self._job.workers, host, output)
-        if self._record is not None:
-            members = {hand.rank: hand.member(host) for hand in self._crew}
-            problem = self._record.failed(causes(casualties), members)
-            words += f"\n\nshoal: this could not be noted in the run directory: {problem}" if problem else ""
-        return words
+    def _conclude(self, failed: bool) -> dict[str, Any] | None:
+        """Enter the faults in all summaries, and return that of the run."""
+        told, summary = self._supervisor.summary, None
+        for record in self._teller.records:
+            last = record is self._teller.record
+            summary = record.conclude(failed and last, self._job.workers)
+        if told is None or failed:
+            return summary if summary is not None else told
+        newest = self._teller.record
+        lost = newest.faults() if newest is not None else []
+        return {**told, "faults": [*told.get("faults", ()), *lost]} if lost else told
 
     def close(self) -> None:
-        for hand in self._crew:
-            hand.close()
+        self._agent.close()
+        self._evaluators.close()
+        if self._coordination is not None:
+            self._coordination.close()
+        for relay in self._relays:
+            relay.close()
         self._selector.close()
         if self._payload is not None:
             os.close(self._payload)
+        if self._rendezvous:
+            remove_rendezvous(self._rendezvous)
 
 
 def _packed(job: Job) -> int | None:
@@ -227,16 +288,3 @@ def _packed(job: Job) -> int | None:
         return pack(cloudpickle.dumps(job.payload))
     except Exception as error:
         raise UserError(f"the program cannot be sent to the workers: {type(error).__name__}: {error}") from error
-
-
-def _say(words: str) -> None:
-    """To standard error, as it is for the user and not for a program that reads our output."""
-    with contextlib.suppress(OSError):  # a terminal that is gone
-        if sys.stderr.isatty() and sys.stdout.isatty():
-            sys.stderr.write("\r\x1b[2K")  # a progress line whose process was killed
-        sys.stderr.write(words + "\n")
-        sys.stderr.flush()
-
-
-def _short(path: Path) -> str:
-    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,9 +1,10 @@
-"""Where the output of workers goes: the first one's to this process's own streams, the others' to their
+"""Where the output of workers goes: the first one's to this process's own streams, that of all others to their
 logs."""
 
 from __future__ import annotations
 
 import codecs
+import contextlib
 import os
 import sys
 from abc import ABC, abstractmethod
@@ -30,14 +31,15 @@ class Outlet(ABC):
 
     def pump(self) -> bool:
         """Take in what has come; False once there can be no more."""
-        while True:
+        while self.fd >= 0:
             try:
                 data = os.read(self.fd, _CHUNK_BYTES)
             except BlockingIOError:
                 return True
             if not data:
-                return False
+                break
             self._take(data)
+        return False
 
     @abstractmethod
     def _take(self, data: bytes) -> None: ...
@@ -57,12 +59,15 @@ class Outlet(ABC):
 
 
 class WorkerLog(Outlet):
-    """Output for ``logs/worker-<rank>.log``. Held in memory until there is a run directory, so that a
-    mistake found before that leaves no directory behind; of very much output only the end is held."""
+    """Output for ``logs/<name>.log``. Held in memory until there is a run directory, so that a
+    mistake found before that leaves no directory behind; of very much output only the end is held. `if_any`: without
+    output there is no file."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, name: str, if_any: bool = False) -> None:
         super().__init__()
-        self._name = f"worker-{rank}.log"
+        self._name = f"{name}.log"
+        self._if_any = if_any
+        self._logs: Path | None = None
         self._held: deque[bytes] = deque()
         self._held_bytes = 0
         self._file: BinaryIO | None = None
@@ -71,13 +76,23 @@ class WorkerLog(Outlet):
         """Write to `logs` from now on, beginning with what is held."""
         if self._file is not None:
             self._file.close()
-        self._file = (logs / self._name).open("ab", buffering=0)
-        self._file.write(b"".join(self._held))
+            self._file = None
+        self._logs = logs
+        if self._held or not self._if_any:
+            self._begin_file(logs)
+
+    def _begin_file(self, logs: Path) -> None:
+        with contextlib.suppress(OSError):  # a full disk must not end a run that goes on: the end of it is held
+            self._file = (logs / self._name).open("ab", buffering=0)
+            self._file.write(b"".join(self._held))
 
     def _take(self, data: bytes) -> None:
         if self._file is not None:
-            self._file.write(data)
+            with contextlib.suppress(OSError):
+                self._file.write(data)
         self._held.append(data)
+        if self._file is None and self._logs is not None:
+            self._begin_file(self._logs)
         self._held_bytes += len(data)
         while self._held_bytes > _HELD_BYTES:
             self._held_bytes -= len(self._held.popleft())
@@ -88,7 +103,7 @@ class WorkerLog(Outlet):
         if not lines:
             return ""
         lines = _of_a_crash(lines) or lines[-_TAIL_LINES:]
-        place = f" (all of it: {self._file.name})" if self._file is not None else ""
+        place = f" (all of it: {self._logs / self._name})" if self._logs is not None else ""
         return f"its last output{place}:\n" + "\n".join(f"  {line}" for line in lines)
 
     def close(self) -> None:

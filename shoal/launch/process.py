@@ -3,13 +3,17 @@ memory."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
+from pathlib import Path
 
 _SET_PARENT_DEATH_SIGNAL = 1
 _SET_NAME = 15
 _SET_CHILD_SUBREAPER = 36
+_SET_PTRACER = 0x59616D61
+_ANYONE = (1 << 64) - 1
 
 _TRIM_THRESHOLD = -1
 _TOP_PAD = -2
@@ -41,10 +45,23 @@ def adopt_orphans() -> None:
     _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
+def allow_stacks() -> None:
+    """Let any process of this user take this one's stack: its parent is not who looks at it. Where the kernel does not
+    restrict that, nothing is to be done."""
+    _libc.prctl(_SET_PTRACER, ctypes.c_ulong(_ANYONE), 0, 0, 0)
+
+
 def name_process(name: str) -> None:
     """Show `name` (15 characters at most) in ``ps`` and ``top``."""
     buffer = ctypes.create_string_buffer(name.encode()[:15])
     _libc.prctl(_SET_NAME, buffer, 0, 0, 0)
+
+
+def step_back(niceness: int) -> None:
+    """Let other processes go first. Where the kernel shares the processor out among sessions, this one's steps back."""
+    os.nice(niceness)
+    with contextlib.suppress(OSError), Path("/proc/self/autogroup").open("w") as group:
+        group.write(str(niceness))
 
 
 def keep_memory() -> None:

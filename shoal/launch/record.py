@@ -1,13 +1,14 @@
-"""How a failed run is entered in its run directory, by the launcher: the workers may no longer be able to."""
+"""What the launcher enters in a run directory: whom the run went on without, and how it failed, if it did. The workers
+may no longer be able to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from shoal.core.errors import ShoalError
-from shoal.core.events import Fault, MemberLost
+from shoal.core.events import Event, Fault, MemberLost
 from shoal.core.world import Member
 from shoal.launch.failure import Casualty
 from shoal.launch.rundir import RunDir
@@ -15,13 +16,24 @@ from shoal.launch.rundir import RunDir
 TERMINAL = frozenset({"completed", "stopped", "interrupted", "failed"})
 
 
+@dataclass
+class _Entry:
+    fault: Fault
+    view: int
+    failed_s: float
+
+
 class Record:
     """The run directory of a run that was launched at `launched_ns` (wall clock). The summary of an earlier run in the
-    same directory is not taken for that of this one."""
+    same directory is not taken for that of this one. `problem`: what keeps it from being written (a full disk,
+    perhaps)."""
 
     def __init__(self, run_dir: str, launched_ns: int) -> None:
         self.run_dir = RunDir(Path(run_dir))
+        self.problem: str | None = None
         self._launched_ns = launched_ns
+        self._entries: list[_Entry] = []
+        self._resumptions: list[tuple[int, float]] = []
 
     def summary(self) -> dict[str, Any] | None:
         """The summary that this run has written, or None."""
@@ -31,38 +43,59 @@ class Record:
             return None
         return self.run_dir.summary() if written_ns >= self._launched_ns else None
 
-    def failed(self, casualties: Sequence[Casualty], members: Mapping[int, Member]) -> str | None:
-        """Enter the casualties. A summary in which the first worker has stated the end itself is left as
-        it is. Returns what kept it from being written (a full disk, perhaps), or None."""
-        faults = [
-            Fault(one.step, str(members[one.rank]), one.account.cause, one.phase, round(one.detected_s, 4))
-            for one in casualties
-        ]
+    def append(self, event: Event) -> None:
+        """Add an event. A directory that cannot be written does not end a run that goes on."""
         try:
-            for fault, one in zip(faults, casualties, strict=True):
-                self.run_dir.append(fault)
-                if one.account.kind != "user":
-                    member = members[one.rank]
-                    self.run_dir.append(
-                        MemberLost(member.role, member.rank, member.host, member.pid, one.account.cause)
-                    )
-            self._enter_summary(faults, len(members))
+            self.run_dir.append(event)
         except ShoalError as error:
-            return str(error)
-        return None
+            self.problem = str(error)
 
-    def _enter_summary(self, faults: Sequence[Fault], workers: int) -> None:
-        summary = self.summary() or {"workers": workers}
-        if summary.get("status") in TERMINAL:
-            return
-        entries = [
-            {
-                "at_step": f.at_step,
-                "member": f.member,
-                "cause": f.cause,
-                "detected_s": f.detected_s,
-                "resumed_s": None,
-            }
-            for f in faults
-        ]
-        self.run_dir.write_summary({**summary, "status": "failed", "faults": [*summary.get("faults", ()), *entries]})
+    def enter(self, one: Casualty, member: Member) -> None:
+        """A worker is lost."""
+        fault = Fault(
+            at_step=one.step,
+            member=str(member),
+            cause=one.account.cause,
+            phase=one.phase,
+            detected_s=round(one.detected_s, 4),
+            stack=one.stack,
+        )
+        self._entries.append(_Entry(fault, one.view, one.failed_s))
+        self.append(fault)
+        if one.account.kind != "user":
+            self.append(MemberLost(member.role, member.rank, member.host, member.pid, one.account.cause))
+
+    def resumed(self, view: int, at_s: float) -> None:
+        """The first step of a new view was committed: whoever was lost in an earlier one has been got over. That may be
+        known before the loss is entered."""
+        self._resumptions.append((view, at_s))
+
+    def faults(self) -> list[dict[str, Any]]:
+        """What a summary says of the workers that were lost."""
+        return [asdict(replace(entry.fault, resumed_s=self._resumed_s(entry))) for entry in self._entries]
+
+    def _resumed_s(self, entry: _Entry) -> float | None:
+        if entry.view == 0:
+            return 0.0  # it took part in no view, and so held nobody up
+        later = (at_s for view, at_s in self._resumptions if view > entry.view and at_s >= entry.failed_s)
+        at_s = next(later, None)
+        return round(at_s - entry.failed_s, 4) if at_s is not None else None
+
+    def conclude(self, failed: bool, workers: int) -> dict[str, Any] | None:
+        """Enter all faults in the summary, once, at the end of the run, and return it. A run that has `failed` gets one
+        in any case; one in which the first worker has stated the end itself keeps that."""
+        summary = self.summary()
+        faults = self.faults()
+        if summary is None and not failed:
+            return None
+        if failed and (summary is None or summary.get("status") not in TERMINAL):
+            summary = {"workers": workers, **(summary or {}), "status": "failed"}
+        elif not faults:
+            return summary
+        assert summary is not None
+        summary = {**summary, "faults": [*summary.get("faults", ()), *faults]}
+        try:
+            self.run_dir.write_summary(summary)
+        except ShoalError as error:
+            self.problem = str(error)
+        return summary

@@ -42,6 +42,9 @@ def _stated(layers: Iterable[Layer]) -> list[str]:
         for name, value in flatten(settings).items():
             if value is None or name in ("workers", "run_dir"):
                 continue
+            if name == "evaluator.enabled" and value is True:
+                words.append("--evaluator")
+                continue
             words += [f"--{name}", str(value)] if name in _OPTIONS else ["--set", f"{name}={_plain(value)}"]
     return words
 

@@ -21,11 +21,24 @@ from shoal.core.config import MAY_CHANGE_ON_RESUME, Config, flatten
 from shoal.core.errors import RunDirError
 from shoal.core.events import Event
 
+# what a launcher that other hosts join puts there before the script has run
+_BEFORE_A_RUN = frozenset({"logs", "key", "coordinator.json", "coordinator.jsonl"})
+
 
 def default_path(script: str | None, now: datetime) -> Path:
     """``runs/<script>-<date>-<time>`` below the working directory."""
     stem = Path(script).stem if script else "run"
     return Path("runs") / f"{stem}-{now:%Y%m%d-%H%M%S}"
+
+
+def new_path(script: str | None) -> Path:
+    """One that is not there: two runs may begin in the same second."""
+    path = default_path(script, datetime.now())
+    number, candidate = 1, path
+    while candidate.exists():
+        number += 1
+        candidate = path.with_name(f"{path.name}-{number}")
+    return candidate
 
 
 class RunDir:
@@ -201,7 +214,7 @@ def _write_whole(fd: int, data: bytes) -> None:
 
 def _harmless(entry: Path) -> bool:
     """Whether this may lie in a directory before it is a run's: logs, and what a killed run was about to write."""
-    return entry.name == "logs" or (entry.name.startswith(".config.yaml.") and entry.suffix == ".tmp")
+    return entry.name in _BEFORE_A_RUN or (entry.name.startswith(".config.yaml.") and entry.suffix == ".tmp")
 
 
 def _identity(script: str | None) -> dict[str, str] | None:

@@ -9,10 +9,12 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from shoal.comm.control import ControlPage
 from shoal.core.world import World
+from shoal.elastic.attendance import Attendance, FixedAttendance
 
 Layer = tuple[str, Mapping[str, Any]]  # settings, and the words that name where they come from
 Message = dict[str, Any]
@@ -24,7 +26,13 @@ class SessionEnd(BaseException):
 
 @dataclass
 class Session:
-    """A process's part in a run. `report` sends a message to the launcher and may be called from any thread."""
+    """A process's part in a run. `report` sends a message to the launcher and may be called from any thread.
+
+    `world` is the place it was given when it started; which rank it has in a view, the view says. `home`: the run
+    directory is on this host. `take_terminal` makes the user's terminal this process's output, once it has become the
+    first worker. `follows` are the run directories of the script's fit() calls so far, the last of which an evaluator
+    follows; `run_over` waits so many seconds for the end of that run, and says whether it has come.
+    """
 
     world: World
     control: ControlPage
@@ -35,11 +43,25 @@ class Session:
     # an unauthenticated store port must not exist, so the launcher hands out a rendezvous for gloo (see comm)
     rendezvous: str | None = None
     report: Callable[[Message], None] = lambda message: None
+    given_attendance: Attendance | None = None
+    workers: int | None = None  # as the command states it, the same on every worker; None: what the script says
+    home: bool = True
+    role: Literal["worker", "evaluator"] = "worker"
+    follows: tuple[str, ...] = ()
+    run_over: Callable[[float], bool] = lambda wait_s: True
+    take_terminal: Callable[[], None] = lambda: None
+    rank: int = 0  # in the current view
+    size: int = 1
     fits: int = 0  # fit() calls so far: a script may train several models
     run_dir: str | None = None  # of its first fit(), where the user's code states none of its own
     launched: bool = True  # False: this process was started by the user, not by a launcher
     endings: list[Callable[[], None]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @cached_property
+    def attendance(self) -> Attendance:
+        """How this process takes part in views; where nothing else is given, its members never change."""
+        return self.given_attendance or FixedAttendance(self.world, self.rendezvous)
 
     def at_end(self, finish: Callable[[], None]) -> None:
         """Have `finish` called when the script has come to its end without an error."""

@@ -1,7 +1,8 @@
 """What a launcher does when: decisions as values, without processes and without a clock.
 
 Events go in with the time at which they happened; `decide` returns what is to be done now, each thing once;
-`deadline` says until when nothing is to be done unless an event comes.
+`deadline_s` says until when nothing is to be done unless an event comes. Workers are known by the number under which
+they were started: one that takes another's place has a number of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from shoal.core.config import ElasticSettings
+from shoal.launch.decisions import Abort, Decision, RequestStop, Send, Start, Tell
 from shoal.launch.failure import Account, account_of_end
+from shoal.launch.succession import Succession
 
 SETTLE_S = 0.3  # after a failure: for what the other workers have to say
 CAUSE_S = 1.0  # after a failure that must have had another cause: until that is known
@@ -21,28 +25,8 @@ TERMINATE_S = 0.5  # from SIGTERM to SIGKILL
 FLUSH_S = 3.0  # for the first worker to complete the checkpoint that it is writing
 STOP_S = 30.0  # to end a step and save
 LEAVE_S = 10.0  # from the end of the script to the end of the process
+WAIT_S = 1.0  # from the end of the others' scripts to the end of who still waits to take part
 GIVE_UP_S = 5.0  # from SIGKILL to no longer waiting
-
-
-@dataclass(frozen=True)
-class Abort:
-    """Set the abort word: every wait of a worker for another ends."""
-
-
-@dataclass(frozen=True)
-class RequestStop:
-    """Ask the workers to save and end after their step."""
-
-
-@dataclass(frozen=True)
-class Send:
-    """Send a signal to these workers."""
-
-    ranks: tuple[int, ...]
-    number: int
-
-
-Decision = Abort | RequestStop | Send
 
 
 class Stage(IntEnum):
@@ -57,50 +41,122 @@ class Stage(IntEnum):
 
 @dataclass
 class WorkerState:
+    """One worker. `rank` and `size` are those of its last `view`; before that, as it was started."""
+
+    rank: int
+    size: int
+    view: int = 0  # the last it took part in
+    step: int = 0
+    phase: str = "start"
     account: Account | None = None
-    detected_s: float = 0.0  # from the failure until it was known here
+    failed_s: float = 0.0  # when it failed, or was last seen to live
+    detected_s: float = 0.0  # from then until it was known here
     done_s: float | None = None  # when its script had ended well
     code: int | None = None  # once the process has ended
     stuck: bool = False  # done, but its process did not end
+    departed: bool = False  # it was told to go, and did
+    released: bool = False  # it has ended because it was told that the run is over, for it at least
+    judged: bool = False  # what follows from its end has been decided
+    survived: bool = False  # the run goes on without it
+    spare: bool = False  # there are as many without it as are wanted
+    remaining: int = 0  # how many went on without it
+    replacement: tuple[int, int] | None = None
+    told: bool = False
+
+    @property
+    def lost(self) -> bool:
+        return self.account is not None or self.departed
 
 
 class Supervisor:
-    """Follows one run from the fork of its workers to the end of the last."""
+    """Follows the workers of one host from their fork to the end of the last. `terms`: what is survived; None:
+    nothing is. `elsewhere`: workers that take part on other hosts, as far as is known."""
 
-    def __init__(self, workers: int) -> None:
-        self.workers = [WorkerState() for _ in range(workers)]
+    def __init__(self, workers: int, terms: ElasticSettings | None = None) -> None:
+        self.workers = {number: WorkerState(number, workers) for number in range(workers)}
+        self.succession = Succession(terms) if terms is not None else None
+        self.elsewhere = 0
         self.run_dir: str | None = None
         self.summary: dict[str, Any] | None = None
         self.interrupts: list[int] = []  # the signals that the user has sent
         self.overdue = False  # asked to stop, but did not in time
+        self.too_few = False  # workers were lost and could not be replaced: fewer are left than must be
         self.stage = Stage.RUNNING
         self._until_s = math.inf  # the end of this stage
         self._cause_known = False
+        self.target = workers
 
-    def on_message(self, rank: int, message: Mapping[str, Any], now_s: float) -> None:
-        worker, kind = self.workers[rank], message.get("type")
+    # -- events
+
+    def locate(self, number: int, step: int, phase: str) -> None:
+        """Where a worker was when what is told next happened to it."""
+        if self.workers[number].account is None:
+            self.workers[number].step, self.workers[number].phase = step, phase
+
+    def on_message(self, number: int, message: Mapping[str, Any], now_s: float) -> None:
+        worker, kind = self.workers[number], message.get("type")
         if kind == "started":
             self.run_dir = str(message["run_dir"])
         elif kind == "finished":
             self.summary = dict(message.get("summary") or {})
+        elif kind == "view":
+            worker.view, worker.rank, worker.size = (int(message[name]) for name in ("number", "rank", "size"))
+        elif kind == "departed":
+            worker.departed = True
+            worker.spare = not message.get("notice", True)
+        elif kind == "released":
+            worker.released = True
         elif kind == "done":
             worker.done_s = now_s
         elif kind == "failed" and worker.account is None:
             worker.account = Account.from_message(message)
-            worker.detected_s = max(0.0, now_s - float(message.get("at_s", now_s)))
+            worker.failed_s = float(message.get("at_s", now_s))
+            worker.detected_s = max(0.0, now_s - worker.failed_s)
 
-    def on_exit(self, rank: int, code: int, at_s: float, now_s: float) -> None:
+    def on_evicted(self, number: int, account: Account, failed_s: float, now_s: float) -> bool:
+        """A worker is out of the run though its process is there; it is about to be killed. False: it has ended in
+        some other way already, and that counts."""
+        worker = self.workers[number]
+        ended = worker.code is not None or (worker.done_s is not None and not worker.released)
+        if ended or worker.lost:
+            return False
+        worker.account, worker.failed_s = account, failed_s
+        worker.detected_s = max(0.0, now_s - failed_s)
+        return True
+
+    def on_exit(self, number: int, code: int, at_s: float, now_s: float, out_of_memory: bool = False) -> None:
         """A process has ended, at `at_s`. Without a word from it, and not by our hand, that is a failure."""
-        worker = self.workers[rank]
+        worker = self.workers[number]
         worker.code = code
-        if worker.account is None and worker.done_s is None and self.stage < Stage.TERMINATING:
-            worker.account = account_of_end(code)
-            worker.detected_s = max(0.0, now_s - at_s)
+        if worker.lost or worker.done_s is not None or self.stage >= Stage.TERMINATING:
+            return
+        if self.succession is not None and code == -signal.SIGTERM:
+            worker.departed = True
+        else:
+            worker.account = account_of_end(code, out_of_memory)
+            worker.failed_s, worker.detected_s = at_s, max(0.0, now_s - at_s)
 
     def on_interrupt(self, number: int) -> None:
         """The user has sent SIGINT or SIGTERM. The first asks for an end in good order, if there is
         something to save; the second ends the run at once."""
         self.interrupts.append(number)
+
+    def on_target(self, target: int) -> list[Decision]:
+        """So many workers are wanted here from now on. More than before are started: who was lost and was not replaced
+        stays so. Where fewer are wanted, the coordinator asks some to go, and they are not replaced."""
+        more, self.target = target - self.target, target
+        if more <= 0 or self.finishing or self.interrupts or self.stage > Stage.RUNNING:
+            return []
+        return [Start(tuple(self._enrol() for _ in range(more)))]
+
+    def renew(self, number: int) -> list[Decision]:
+        """A worker was put out of the run while this host was cut off from it, and has ended by itself since: another
+        one takes its place, within the budget."""
+        if self.succession is None or self.stage > Stage.RUNNING or self.succession.replace(preempted=False) is None:
+            return []
+        return [Start((self._enrol(),))]
+
+    # -- what follows
 
     def decide(self, now_s: float) -> list[Decision]:
         """What is to be done now."""
@@ -108,51 +164,139 @@ class Supervisor:
         if self.interrupts and self.stage == Stage.RUNNING and self.run_dir is not None:
             self._enter(Stage.STOPPING, now_s + STOP_S)
             decisions.append(RequestStop())
-        if self.failures and self.stage < Stage.SETTLING:
+        decisions += self._go_on()
+        if (self.failures or self.too_few) and self.stage < Stage.SETTLING:
             self._enter(Stage.SETTLING, now_s + CAUSE_S)
             decisions.append(Abort())
         if self.stage == Stage.SETTLING and not self._cause_known:
-            self._cause_known = any(account.kind != "peer" for account in self.failures.values())
+            self._cause_known = self.too_few or any(one.kind != "peer" for one in self.failures.values())
             self._until_s = min(self._until_s, now_s + SETTLE_S) if self._cause_known else self._until_s
         if self.stage == Stage.SETTLING and now_s >= self._until_s:
             # only the first worker writes checkpoints, and it has been told to end by the abort word
-            spared = self.alive[:1] if self.run_dir is not None and 0 in self.alive else ()
+            spared = {self.first} & set(self.alive) if self.run_dir is not None else set()
             self._enter(Stage.TERMINATING, now_s + (FLUSH_S if spared else TERMINATE_S))
-            decisions.append(Send(self.alive[len(spared) :], signal.SIGTERM))
+            decisions.append(Send(tuple(n for n in self.alive if n not in spared), signal.SIGTERM))
         self.overdue |= self.stage == Stage.STOPPING and now_s >= self._until_s
         late = self.stage == Stage.TERMINATING and now_s >= self._until_s
         if self.stage < Stage.KILLING and (self.ended_at_once or self.overdue or late):
             self._enter(Stage.KILLING, now_s + GIVE_UP_S)
             decisions += [Abort(), Send(self.alive, signal.SIGKILL)]
-        return decisions + self._push_out(now_s)
+        return decisions + self._push_out(now_s) + self._dismiss(now_s)
 
     def _enter(self, stage: Stage, until_s: float) -> None:
         self.stage, self._until_s = stage, until_s
 
+    def _enrol(self) -> int:
+        number = len(self.workers)
+        self.workers[number] = WorkerState(number, self.target)
+        return number
+
+    def _go_on(self) -> list[Decision]:
+        """What follows from workers that are lost, where that is survived. Others take their place at once; what has
+        happened is told when all of it is known."""
+        if self.succession is None:
+            return []
+        started: list[int] = []
+        for worker in list(self.workers.values()):
+            if worker.lost and not worker.judged and self.stage <= Stage.STOPPING:
+                worker.judged = True
+                self._judge(worker, self.succession)
+                started += [self._enrol()] if worker.replacement is not None else []
+                left = len(self.able) + self.elsewhere
+                few = left < self.succession.terms.min_workers
+                self.too_few |= few and worker.survived and not self.finishing
+        decisions: list[Decision] = [Start(tuple(started))] if started else []
+        for number, worker in self.workers.items():
+            # a frozen one is looked at before it is killed
+            known = worker.code is not None or (worker.account is not None and worker.account.kind == "exception")
+            if worker.survived and known and not worker.told:
+                worker.told = True
+                decisions.append(Tell(number, worker.remaining, worker.replacement))
+        return decisions
+
+    def _judge(self, worker: WorkerState, succession: Succession) -> None:
+        if worker.account is not None:
+            begun = any(other.view for other in self.workers.values())
+            complete = self.finishing and self.summary is not None
+            worker.survived = complete or succession.survives(worker.account, worker.step, begun)
+        else:
+            worker.survived = True
+        worker.spare |= len(self.able) >= self.target
+        worker.remaining = sum(1 for number in self.able if self.workers[number].view) + self.elsewhere
+        wanted = not worker.spare and not self.finishing and not self.interrupts
+        if worker.survived and wanted and self.stage == Stage.RUNNING:
+            worker.replacement = succession.replace(preempted=worker.account is None)
+
     def _push_out(self, now_s: float) -> list[Decision]:
         """A script that has ended leaves nothing to wait for: its threads and exit handlers get only so
         long."""
-        stuck = [rank for rank in self.alive if self._leave_s(rank) <= now_s and not self.workers[rank].stuck]
-        for rank in stuck:
-            self.workers[rank].stuck = True
+        stuck = [number for number in self.alive if self._leave_s(number) <= now_s and not self.workers[number].stuck]
+        for number in stuck:
+            self.workers[number].stuck = True
         return [Send(tuple(stuck), signal.SIGKILL)] if stuck else []
 
-    def _leave_s(self, rank: int) -> float:
-        worker = self.workers[rank]
+    def _leave_s(self, number: int) -> float:
+        worker = self.workers[number]
         return math.inf if worker.done_s is None or worker.stuck else worker.done_s + LEAVE_S
+
+    def _dismiss(self, now_s: float) -> list[Decision]:
+        """When all that took part are done, who still waits to take part would wait in vain."""
+        if now_s < self._dismiss_s:
+            return []
+        waiting = tuple(number for number in self.alive if self.workers[number].done_s is None)
+        for number in waiting:
+            self.workers[number].done_s = now_s
+        return [Send(waiting, signal.SIGTERM)]
+
+    @property
+    def _dismiss_s(self) -> float:
+        waiting = [self.workers[number] for number in self.alive if self.workers[number].done_s is None]
+        ended = [worker.done_s for worker in self.workers.values() if worker.done_s is not None and worker.view]
+        if not self.finishing or not waiting or not ended or any(worker.view for worker in waiting):
+            return math.inf
+        return max(ended) + WAIT_S
+
+    # -- how it stands
 
     @property
     def deadline_s(self) -> float:
         """When `decide` must be called at the latest; infinity if only an event can change anything."""
-        return min([self._until_s, *(self._leave_s(rank) for rank in self.alive)])
+        return min([self._until_s, self._dismiss_s, *(self._leave_s(number) for number in self.alive)])
 
     @property
     def alive(self) -> tuple[int, ...]:
-        return tuple(rank for rank, worker in enumerate(self.workers) if worker.code is None)
+        return tuple(number for number, worker in self.workers.items() if worker.code is None)
+
+    @property
+    def able(self) -> tuple[int, ...]:
+        """Workers that take part, or may do so yet."""
+        return tuple(
+            number
+            for number, worker in self.workers.items()
+            if worker.code is None and worker.done_s is None and not worker.lost
+        )
+
+    @property
+    def first(self) -> int:
+        """The worker that was the first of the newest view; before there is one, the first that was started."""
+        firsts = [(worker.view, -number) for number, worker in self.workers.items() if worker.rank == 0]
+        return -max(firsts, default=(0, 0))[1]
+
+    @property
+    def finishing(self) -> bool:
+        """Whether some worker has come to the end of the script: from now on nobody is replaced."""
+        return any(
+            worker.done_s is not None and not worker.lost and not worker.released for worker in self.workers.values()
+        )
 
     @property
     def failures(self) -> dict[int, Account]:
-        return {rank: worker.account for rank, worker in enumerate(self.workers) if worker.account is not None}
+        """Why the run fails: the accounts of those without whom it does not go on."""
+        return {
+            number: worker.account
+            for number, worker in self.workers.items()
+            if worker.account is not None and (not worker.survived or self.too_few)
+        }
 
     @property
     def ended_at_once(self) -> bool:
@@ -165,6 +309,13 @@ class Supervisor:
         return not self.alive or (self.stage == Stage.KILLING and now_s >= self._until_s)
 
     @property
+    def abandoned(self) -> bool:
+        """Whether training had begun and has no end, because everyone who took part was lost, let go or told to go."""
+        began = [worker for worker in self.workers.values() if worker.view]
+        ended = all(one.lost or one.released or one.survived for one in began)
+        return bool(began) and ended and self.summary is None and not self.interrupts
+
+    @property
     def status(self) -> int:
         """The exit status of the command, once the run is over."""
         cut_short = self.ended_at_once or self.overdue
@@ -173,6 +324,8 @@ class Supervisor:
         if accounts and not cut_short:
             mistakes_only = all(account.kind in ("user", "exit") for account in accounts)
             return accounts[0].status if mistakes_only else 1
+        if self.too_few and not cut_short:
+            return 1
         completed = self.summary is not None and self.summary.get("status") != "interrupted" and not self.alive
         if self.interrupts and (cut_short or not completed):
             return 128 + self.interrupts[0]

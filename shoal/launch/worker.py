@@ -10,6 +10,7 @@ import json
 import os
 import random
 import runpy
+import select
 import signal
 import socket
 import sys
@@ -22,33 +23,34 @@ from shoal.comm.control import ControlPage
 from shoal.core.errors import UserError
 from shoal.core.seeds import init_seed
 from shoal.core.world import World
+from shoal.elastic.attendance import RunOver
+from shoal.elastic.link import Link
+from shoal.elastic.linked import Identity, LinkedAttendance
 from shoal.launch.failure import Account, account_of
 from shoal.launch.job import WorkerSpec
 from shoal.launch.parcel import unpack
-from shoal.launch.process import keep_memory, name_process
+from shoal.launch.process import allow_stacks, keep_memory, name_process, step_back
 from shoal.launch.session import Message, Session, SessionEnd, install
+
+_NICENESS = 10  # of an evaluator: on a busy machine training goes first
 
 
 def main(fds: list[int]) -> NoReturn:
-    """What the zygote calls in a new worker: control page, message socket, specification, output,
-    errors, and the payload if there is one."""
-    control_fd, socket_fd, spec_fd, out_fd, error_fd, *payload_fd = fds
+    """What the zygote calls in a new worker: control page, message socket, specification, log, the terminal's output
+    and errors, and the payload if there is one."""
+    control_fd, socket_fd, spec_fd, log_fd, out_fd, error_fd, *payload_fd = fds
     spec = WorkerSpec.from_json(unpack(spec_fd))
     reporter = Reporter(socket.socket(fileno=socket_fd))
+    output = Output(log_fd, out_fd, error_fd, spec.rank == 0 and spec.home and spec.role == "worker")
     account: Account | None = None
-    session = Session(
-        world=World(spec.rank, spec.size),
-        control=ControlPage(control_fd),
-        layers=spec.layers,
-        mode=spec.mode,
-        script=spec.script,
-        json_output=spec.json_output,
-        rendezvous=spec.rendezvous,
-        report=reporter.send,
-    )
     try:
-        attach_output(out_fd, error_fd)
-        settle_in(f"shoal-{spec.rank}", spec.threads, spec.seed, spec.working_directory)
+        control = ControlPage(control_fd)
+        evaluates = spec.role == "evaluator"
+        name = "shoal-eval" if evaluates else f"shoal-{spec.rank}"
+        settle_in(name, spec.threads, spec.seed, spec.working_directory)
+        if evaluates:
+            step_back(_NICENESS)
+        session = _session(spec, control, reporter, output)
         install(session)
         if spec.script is not None and not payload_fd:
             run_script(spec, session)
@@ -57,10 +59,75 @@ def main(fds: list[int]) -> NoReturn:
         session.end()
     except SessionEnd:
         pass
+    except RunOver:
+        reporter.send({"type": "released"})
     except BaseException as error:
         account = account_of(error)
+    if account is not None and spec.role == "evaluator":
+        print(account.message, file=sys.stderr)  # to its log: the launcher shows the cause alone
     reporter.send(account.to_message() if account is not None else {"type": "done"})
     leave(account.status if account is not None else 0)
+
+
+def _session(spec: WorkerSpec, control: ControlPage, reporter: Reporter, output: Output) -> Session:
+    attendance, notice = None, Notice(control, spec.seat)
+    if spec.post is not None:
+        post = spec.post
+        me = Identity(post.key, post.agent, post.host, spec.seat, post.reach)
+        attendance = LinkedAttendance(Link(post.address, post.keys, post.beat_s), me, control, post.start_s)
+        notice.heed(attendance)
+
+    def report(message: Message) -> None:
+        if message.get("type") == "view":
+            output.place(first=message["rank"] == 0 and spec.home)
+        elif message.get("type") == "departed":
+            message = {**message, "notice": notice.given}  # else the coordinator asked it to
+        reporter.send(message)
+
+    return Session(
+        world=World(spec.rank, spec.size, seat=spec.seat),
+        control=control,
+        layers=spec.layers,
+        mode=spec.mode,
+        script=spec.script,
+        json_output=spec.json_output,
+        rendezvous=spec.rendezvous or None,
+        report=report,
+        given_attendance=attendance,
+        workers=spec.size,
+        home=spec.home,
+        role=spec.role,
+        follows=spec.follows,
+        run_over=reporter.ended,
+        take_terminal=lambda: output.place(first=True),
+    )
+
+
+class Notice:
+    """SIGTERM as notice that this worker is to go."""
+
+    def __init__(self, control: ControlPage, seat: int) -> None:
+        self.given = False
+        self._control, self._seat = control, seat
+
+    def heed(self, attendance: LinkedAttendance) -> None:
+        """Leave at the end of a step when notice is given. Where this worker takes no part yet, is told twice, or the
+        run is over, it ends at once. What it forks is ended by SIGTERM as usual."""
+
+        def on_notice(number: int, frame: object) -> None:
+            if self.given or self._control.aborted or self._control.reading(self._seat).view == 0:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+            self.given = True
+            attendance.ask_to_go()
+
+        signal.signal(signal.SIGTERM, on_notice)
+        os.register_at_fork(after_in_child=_end_as_usual)
+
+
+def _end_as_usual() -> None:
+    with contextlib.suppress(ValueError):  # the fork was not the main thread's: nothing can be set there
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def run_script(spec: WorkerSpec, session: Session) -> None:
@@ -99,6 +166,31 @@ class Reporter:
         with self._lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._channel.sendall(line)
 
+    def ended(self, wait_s: float) -> bool:
+        """Whether the launcher has ended its side of the channel; waits so long for that. It never sends a word."""
+        return bool(select.select([self._channel], [], [], wait_s)[0])
+
+
+class Output:
+    """Where this worker's output goes: to its log, or, while it is the first of a view, to the terminal."""
+
+    def __init__(self, log_fd: int, out_fd: int, error_fd: int, first: bool) -> None:
+        self._log, self._terminal = (os.dup(log_fd), os.dup(log_fd)), (out_fd, error_fd)
+        self._first = first
+        os.close(log_fd)
+        attach_output(*map(os.dup, self._terminal if first else self._log))
+
+    def place(self, first: bool) -> None:
+        """Change it, if that is a change. Whoever has the stream at hand need not know."""
+        if first == self._first:
+            return
+        self._first = first
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        for source, target in zip(self._terminal if first else self._log, (1, 2), strict=True):
+            os.dup2(source, target)
+
 
 def attach_output(out_fd: int, error_fd: int) -> None:
     """Make the descriptors this process's standard output and error, and take its input away."""
@@ -124,6 +216,7 @@ def settle_in(name: str, threads: int, seed: int, working_directory: str) -> Non
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     name_process(name)
+    allow_stacks()
     keep_memory()
     os.chdir(working_directory)
     import numpy as np

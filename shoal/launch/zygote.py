@@ -29,6 +29,7 @@ MAX_DESCRIPTORS = 16
 # what a worker has started itself (loaders, a resource tracker) may clean up for so long after its end
 LINGER_S = 1.0
 _TICK_MS = 10
+_NOT_FORKED = 71  # the status of a child that could not be had
 _END_S = 5.0
 
 
@@ -72,7 +73,13 @@ class _Zygote:
 
     def _fork(self, key: int, entry: str, fds: list[int]) -> None:
         parent = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:  # no memory or no room for another process: those that are there must not pay for it
+            for fd in fds:
+                os.close(fd)
+            self.send(event="exited", key=key, code=_NOT_FORKED, at_s=time.monotonic())
+            return
         if pid == 0:
             try:
                 die_with_parent(parent)

@@ -12,7 +12,7 @@ from shoal.launch.job import Job, Outcome
 from shoal.launch.launcher import Launcher
 from shoal.launch.nursery import Nursery
 
-PRELOAD = ("torch", "cloudpickle", "shoal.launch.worker")
+PRELOAD = ("torch", "cloudpickle", "shoal.launch.worker", "shoal.launch.coordinating", "shoal.elastic.coordinator")
 PRELUDE = """
 import os, sys, signal, time
 from shoal.launch.session import current
@@ -67,3 +67,48 @@ def eventually(condition: Callable[[], Any], deadline_s: float = 20.0) -> Any:
         assert time.monotonic() < until, f"did not come true within {deadline_s} s"
         time.sleep(0.005)
     return value
+
+
+# a script that takes part in views as a training would, and does nothing in them. `at_step` is called in every step;
+# `over` says whether the members of a view are through
+TAKING_PART = """
+from shoal.core.errors import PeerLost
+from shoal.elastic.attendance import RunOver
+attendance, seat = session.attendance, session.world.seat
+
+def take_part(at_step, over, run_dir=None):
+    step, before = 0, 0
+    view = attendance.enter(0)
+    while True:
+        me = view.member(attendance.key)
+        control.enter_view(seat, view.number)
+        control.enter(seat, step, "meet")
+        session.report({"type": "view", "number": view.number, "rank": me.rank, "size": view.size})
+        if run_dir is not None and me.rank == 0:
+            os.makedirs(run_dir + "/logs", exist_ok=True)
+            session.report({"type": "started", "run_dir": run_dir})
+        fresh = True
+        while not control.broken(view.number) and not attendance.change_wanted(view):
+            there = all(control.reading(one.seat).view == view.number for one in view.members)
+            if there and over(view, step):
+                if me.rank == 0:
+                    session.report({"type": "finished", "summary": {"status": "completed"}})
+                attendance.finish(0)
+                return view, me
+            control.enter(seat, step, "forward")
+            at_step(view, me, step)
+            step += 1
+            control.step_done(seat)
+            if me.rank == 0 and fresh and before:
+                session.report({"type": "resumed", "view": view.number, "step": step})
+            fresh = False
+            time.sleep(0.005)
+        if control.aborted:
+            raise PeerLost("the run is over")
+        if attendance.going and not control.broken(view.number):
+            attendance.depart(view)
+            session.report({"type": "departed"})
+            return view, me
+        before = view.number
+        view = attendance.next(view, broken=control.broken(view.number))
+"""

@@ -90,8 +90,8 @@ def test_different_failures_are_shown_each_and_equal_ones_once() -> None:
     by_rank = {0: casualty(0, "exception", "A"), 1: casualty(1, "exception", "B"), 2: casualty(2, "exception", "A")}
     text = render(by_rank, 3, "here", {})
     assert text == (
-        "shoal: worker 0 (and 1 other) of 3 failed at step 3 (forward)\n\nA\n\n"
-        "shoal: worker 1 of 3 failed at step 3 (forward)\n\nB"
+        "shoal: worker 0 (and 1 other) of 3 on here failed at step 3 (forward)\n\nA\n\n"
+        "shoal: worker 1 of 3 on here failed at step 3 (forward)\n\nB"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,11 @@ from typing import Any
 import pytest
 from launches import Launches
 
+from shoal.core.config import ElasticSettings
+
 pytestmark = pytest.mark.ranks
+
+HOST = socket.gethostname()
 
 WAIT_FOR_ABORT = """
 def wait_for_abort():
@@ -60,7 +65,7 @@ step() if rank == 1 else wait_for_abort()
     assert outcome.status == 1
     assert time.monotonic() - begin < 5
     shown = capfd.readouterr().err
-    assert shown.startswith("shoal: worker 1 of 3 failed at step 17 (forward)\n\n  File ")
+    assert shown.startswith(f"shoal: worker 1 of 3 on {HOST} failed at step 17 (forward)\n\n  File ")
     assert shown.count("ValueError: bad") == 1
     assert "in loss\n" in shown
     assert "in step\n" in shown
@@ -85,7 +90,7 @@ def test_the_same_exception_everywhere_is_shown_once(launches: Launches, capfd: 
     assert launches.run("raise KeyError('weight')", workers=4).status == 1
     shown = capfd.readouterr().err
     assert shown.count("KeyError: 'weight'") == 1
-    assert "shoal: worker 0 (and 3 others) of 4 failed before its first step" in shown
+    assert f"shoal: worker 0 (and 3 others) of 4 on {HOST} failed before its first step" in shown
 
 
 def test_causes_and_notes_are_shown(launches: Launches, capfd: pytest.CaptureFixture[str]) -> None:
@@ -116,7 +121,7 @@ def test_a_syntax_error_is_shown_as_python_does(launches: Launches, capfd: pytes
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(signal.SIGSEGV, "signal 11 (SIGSEGV)"), (signal.SIGKILL, "out of memory"), (signal.SIGTERM, "signal 15")],
+    [(signal.SIGSEGV, "signal 11 (SIGSEGV)"), (signal.SIGKILL, "out of memory"), (signal.SIGUSR1, "signal 10")],
 )
 def test_a_worker_killed_by_a_signal(
     launches: Launches, capfd: pytest.CaptureFixture[str], number: int, words: str
@@ -132,7 +137,8 @@ if rank == 1:
 wait_for_abort()
 """
     )
-    outcome = launches.run(body, workers=2)
+    terms = ElasticSettings(min_workers=2, max_restarts=0)
+    outcome = launches.run(body, workers=2, elastic=terms)
     assert outcome.status == 1
     shown = capfd.readouterr().err
     assert "shoal: worker 1 of 2 on " in shown
@@ -221,7 +227,9 @@ while not control.aborted: time.sleep(0.002)
 """
     )
     launches.run(body, workers=2)
-    assert json.loads(summary.read_text()) == {"status": "failed", "steps": 5}
+    found = json.loads(summary.read_text())
+    assert (found["status"], found["steps"]) == ("failed", 5)
+    assert [fault["cause"] for fault in found["faults"]] == ["ValueError: NaN"]
 
 
 def test_the_summary_of_an_earlier_run_is_not_taken_for_that_of_this_one(launches: Launches) -> None:

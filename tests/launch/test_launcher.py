@@ -33,7 +33,7 @@ from pathlib import Path
 Path(f"report-{rank}.json").write_text(json.dumps({
     "name": __name__, "file": __file__, "argv": sys.argv, "path": sys.path[0], "neighbour": neighbour.NAME,
     "rank": rank, "size": size, "threads": torch.get_num_threads(), "layers": session.layers,
-    "mode": session.mode, "json": session.json_output, "rendezvous": session.rendezvous, "script": session.script,
+    "mode": session.mode, "json": session.json_output, "key": session.attendance.key, "script": session.script,
     "seed": torch.initial_seed(), "draws": [torch.rand(()).item(), random.random(), numpy.random.rand()],
     "session": os.getsid(0), "pid": os.getpid(), "input": sys.stdin.read(), "launched": session.launched,
     "sigint": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
@@ -73,8 +73,8 @@ def test_a_worker_is_an_ordinary_program_with_a_session(launches: Launches) -> N
         assert found["session"] == found["pid"], "a worker must not be in the terminal's process group"
         assert found["input"] == ""
         assert found["sigint"]
-        assert found["sigterm"]
-        assert found["rendezvous"]
+        assert not found["sigterm"], "it is notice to go"
+        assert found["key"] == f"home/{rank}"
     first, second = _report(launches.directory, 0), _report(launches.directory, 1)
     assert first["draws"] == second["draws"], "initial weights must be the same on every worker"
 

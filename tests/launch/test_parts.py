@@ -51,7 +51,7 @@ def test_a_parcel_can_be_opened_by_several_and_leaves_no_descriptor() -> None:
 
 
 def test_a_log_holds_its_output_until_it_has_a_place(tmp_path: Path) -> None:
-    log = WorkerLog(2)
+    log = WorkerLog("worker-2")
     os.write(log.theirs, b"early\n")
     assert log.pump()
     assert list(tmp_path.iterdir()) == []

@@ -149,7 +149,7 @@ def test_a_process_that_lingers_after_its_script_is_killed_alone_and_once() -> N
 def test_to_end_without_a_word_is_a_failure(code: int) -> None:
     supervisor = Supervisor(1)
     supervisor.on_exit(0, code, 1.0, 1.0)
-    assert supervisor.failures[0].kind == ("signal" if code < 0 else "exit")
+    assert supervisor.failures[0].kind == ("signal" if code < 0 else "ended")
     assert supervisor.status == 1
 
 

@@ -1,0 +1,354 @@
+"""An agent: holds the workers of one host. It forks them, hears them, looks whether they live and get on, kills those
+that are out, and tells the coordinator how it stands.
+
+Everything happens in the thread that owns it, which waits on a selector: what is registered there has, as its data, a
+function without arguments to call when it is readable. What follows from an event is decided by `Supervisor`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import selectors
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from shoal.comm.control import MAX_WORKERS, ControlPage
+from shoal.core.errors import ConfigError
+from shoal.elastic.keys import ClientKeys
+from shoal.elastic.link import Link
+from shoal.elastic.status import AgentStatus, AgentWord, WorkerNote
+from shoal.launch.crew import Hand, Terminal, spec_of
+from shoal.launch.decisions import Abort, Decision, Send, Start, Tell
+from shoal.launch.elsewhere import Elsewhere, LostElsewhere
+from shoal.launch.examination import Examination
+from shoal.launch.failure import Account, Casualty, account_of_freeze, account_of_hang
+from shoal.launch.hang import HangJudge
+from shoal.launch.job import Job, Post
+from shoal.launch.memory import OutOfMemory
+from shoal.launch.nursery import Exited, Forked, Nursery
+from shoal.launch.output import WorkerLog
+from shoal.launch.supervisor import Stage, Supervisor
+from shoal.launch.vitals import look_at
+
+LOOKS_A_LEASE = 6
+_NOTES_OF_ENDED = 256  # in a status: who ended long ago is known everywhere
+_AT_LEISURE = ("start", "end")  # before and after training the script does what it likes
+_STACK_S = 8.0  # for a stack; then the process is killed without
+Report = Callable[[Hand, Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an agent is. `reach`: where workers on other hosts reach its workers; empty where there are none."""
+
+    name: str
+    host: str
+    home: bool = True
+    reach: str = ""
+
+
+class Agent:
+    """Made before there is a coordinator; `join` says where that is. `on_report` is given what workers say, after the
+    supervisor has heard it; `on_tell` whom the run goes on without."""
+
+    def __init__(
+        self,
+        place: Place,
+        job: Job,
+        nursery: Nursery,
+        control: ControlPage,
+        selector: selectors.BaseSelector,
+        workers: int | None = None,
+    ) -> None:
+        self.place, self._job, self._nursery, self._control, self._selector = place, job, nursery, control, selector
+        self._workers = job.workers if workers is None else workers  # on this host
+        self.supervisor = Supervisor(self._workers, job.elastic if job.survives else None)
+        self.crew: dict[int, Hand] = {}
+        self.on_report: Report = lambda hand, message: None
+        self.on_tell: Callable[[Tell], None] = lambda tell: None
+        self.on_lost_elsewhere: Callable[[LostElsewhere], None] = lambda lost: None
+        self._elsewhere = Elsewhere(place.name)
+        self.link: Link | None = None
+        self.leaving = False  # said to the coordinator
+        self._post: Post | None = None
+        self._logs: Path | None = None
+        self._terminal: Terminal = (1, 2)
+        self._payload_fd: int | None = None
+        self._rendezvous = ""
+        self._look_s = math.inf if not job.survives else time.monotonic()
+        self._said: AgentStatus | None = None
+        self._sent: AgentStatus | None = None  # used by the link's thread alone
+        self._out_of_memory = OutOfMemory(time.monotonic())
+        self._judge = HangJudge(job.elastic.hang_s, job.elastic.hang_steps, job.elastic.start_s)
+        self._examination = Examination()
+        self._condemned: dict[int, float] = {}  # whose stack is being taken, and until when
+        selector.register(self._examination, selectors.EVENT_READ, self._on_stacks)
+
+    # -- beginning
+
+    def join(self, address: str, keys: ClientKeys) -> None:
+        """The coordinator is at `address`."""
+        elastic = self._job.elastic
+        beat_s = elastic.lease_s / LOOKS_A_LEASE
+        place = self.place
+        self._post = Post("", place.name, place.host, address, keys, beat_s, elastic.start_s, place.reach)
+        self.link = Link(address, keys, beat_s)
+        self.link.amend = self._amend
+        self._selector.register(self.link, selectors.EVENT_READ, self._on_word)
+
+    def begin(self, terminal: Terminal, payload_fd: int | None, rendezvous: str = "") -> None:
+        """Fork the first workers. `terminal`: where the first one's output goes."""
+        self._terminal, self._payload_fd, self._rendezvous = terminal, payload_fd, rendezvous
+        self._fork(tuple(self.supervisor.workers))
+
+    def open_logs(self, logs: Path) -> None:
+        """Workers' output goes to files in `logs` from now on."""
+        self._logs = logs
+        for hand in self.crew.values():
+            hand.log.open(logs)
+
+    # -- events
+
+    def on_child(self, event: Forked | Exited) -> bool:
+        """Something happened to a child of the nursery; returns whether that is a worker."""
+        hand = next((hand for hand in self.crew.values() if hand.child == event.key), None)
+        if hand is None:
+            return False
+        if isinstance(event, Forked):
+            hand.pid = event.pid
+        else:
+            self._on_channel(hand)  # its last report may still lie there, and explains its end
+            self._on_exit(hand, event)
+        self.say()
+        return True
+
+    def _on_exit(self, hand: Hand, event: Exited) -> None:
+        hand.code, hand.ended, hand.alive = event.code, True, False
+        killed = event.code == -signal.SIGKILL and hand.number not in self._condemned
+        self._condemned.pop(hand.number, None)
+        self._locate(hand)
+        self.supervisor.on_exit(
+            hand.number, event.code, event.at_s, time.monotonic(), killed and self._out_of_memory.killed(hand.pid)
+        )
+        state = self.supervisor.workers[hand.number]
+        view = self._control.reading(hand.seat).view
+        if view > 0 and (state.account is not None or state.done_s is None):
+            self._control.break_view(view)  # those who wait for it need not hear it from the coordinator
+        hand.cause = state.account.cause if state.account is not None else ""
+
+    def _on_channel(self, hand: Hand) -> None:
+        messages, more = hand.messages()
+        for message in messages:
+            if message.get("type") == "failed":
+                self._locate(hand)
+            self.supervisor.on_message(hand.number, message, time.monotonic())
+            self.on_report(hand, message)
+        if not more and hand.channel.fileno() >= 0:
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(hand.channel)
+            hand.channel.close()
+
+    def _locate(self, hand: Hand) -> None:
+        self.supervisor.locate(hand.number, *self._control.progress(hand.seat))
+
+    def _on_output(self, log: WorkerLog) -> None:
+        if not log.pump():
+            self._selector.unregister(log.fd)
+            log.close()
+
+    def _on_word(self) -> None:
+        assert self.link is not None
+        self.link.drain()
+        word = self.link.word
+        if not isinstance(word, AgentWord):
+            return
+        for key, why in word.evict.items():
+            hand = next((hand for hand in self.crew.values() if hand.key == key), None)
+            if hand is not None and hand.code is None:
+                self._evict_frozen(hand, why)
+        for lost in self._elsewhere.hear(word):
+            self.on_lost_elsewhere(lost)
+        if word.view is not None:
+            self.supervisor.elsewhere = sum(1 for one in word.view.members if one.agent != self.place.name)
+        if word.target is not None:
+            for decision in self.supervisor.on_target(word.target):
+                self.carry_out(decision)
+
+    @property
+    def step(self) -> int:
+        """How far the workers of this host are."""
+        return max((self._control.progress(one.seat)[0] for one in self.crew.values() if one.code is None), default=0)
+
+    # -- looking after workers
+
+    @property
+    def deadline_s(self) -> float:
+        """When `watch` must be called at the latest."""
+        return min(self._look_s, self.supervisor.deadline_s, *self._condemned.values(), math.inf)
+
+    def watch(self) -> list[Decision]:
+        """Look at the workers where that is due, and do what follows; returns what is for the owner to do."""
+        now_s = time.monotonic()
+        if now_s >= self._look_s:
+            self._look_s = now_s + self._job.elastic.lease_s / LOOKS_A_LEASE
+            self._look(now_s)
+        for number in [number for number, until_s in self._condemned.items() if now_s >= until_s]:
+            self._execute(number)
+        return [one for one in self.supervisor.decide(now_s) if not self.carry_out(one)]
+
+    def _look(self, now_s: float) -> None:
+        self._out_of_memory.look(now_s)
+        for hand in self.crew.values():
+            if hand.ended or not hand.pid:
+                continue
+            hand.alive = hand.pulse.feel(look_at(hand.pid), now_s)
+        self._judge_progress(now_s)
+        self.say()
+
+    def _judge_progress(self, now_s: float) -> None:
+        """Put out who has not got on for too long, of those who have something to do."""
+        busy: dict[str, Hand] = {}
+        for hand in self.crew.values():
+            reading = self._control.reading(hand.seat)
+            at_leisure = reading.view == 0 or reading.phase in _AT_LEISURE or hand.pulse.state in ("T", "t")
+            if not hand.ended and hand.pid and not at_leisure:
+                busy[hand.key] = hand
+        for hung in self._judge.observe(now_s, {key: self._control.reading(one.seat) for key, one in busy.items()}):
+            hand = busy[hung.key]
+            if self.supervisor.workers[hand.number].done_s is None:
+                self._evict(hand, account_of_hang(hung.seconds, hung.phase, "elastic.hang_s"), now_s - hung.seconds)
+
+    def _evict_frozen(self, hand: Hand, why: str) -> None:
+        now_s = time.monotonic()
+        vitals = look_at(hand.pid)
+        silent = re.search(r"for ([\d.]+) s", why)
+        since_s = now_s - float(silent[1]) if silent else hand.pulse.alive_s
+        self._evict(hand, account_of_freeze(vitals.state if vitals is not None else "", why), since_s)
+
+    def _evict(self, hand: Hand, account: Account, since_s: float) -> None:
+        """A worker is out. Everybody else goes on at once; it is looked at, then killed."""
+        now_s = time.monotonic()
+        self._locate(hand)
+        if hand.number in self._condemned or self.supervisor.stage > Stage.STOPPING:
+            return
+        if not self.supervisor.on_evicted(hand.number, account, since_s, now_s):
+            self._nursery.signal(hand.child, signal.SIGKILL)
+            return
+        view = self._control.reading(hand.seat).view
+        if view > 0:
+            self._control.break_view(view)
+        hand.ended, hand.alive, hand.cause = True, False, account.cause
+        self._condemned[hand.number] = now_s + _STACK_S
+        self._examination.begin(hand.number, hand.pid)
+        self.say()
+
+    def _on_stacks(self) -> None:
+        for number, stack in self._examination.results():
+            self.crew[number].stack = stack
+            self._execute(number)
+
+    def _execute(self, number: int) -> None:
+        if self.crew[number].code is None:
+            self._condemned[number] = math.inf
+            self._nursery.signal(self.crew[number].child, signal.SIGKILL)
+
+    # -- what is told
+
+    def say(self) -> None:
+        """Tell the coordinator how it stands, if that is news."""
+        if self.link is None:
+            return
+        ended = [hand for hand in self.crew.values() if hand.ended]
+        old = {hand.number for hand in ended[:-_NOTES_OF_ENDED]}
+        status = AgentStatus(
+            agent=self.place.name,
+            host=self.place.host,
+            home=self.place.home,
+            capacity=self._workers,
+            workers={hand.key: self._note(hand) for hand in self.crew.values() if hand.number not in old},
+            leaving=self.leaving,
+        )
+        if status != self._said or any(note.alive for note in status.workers.values()):
+            self._said = status
+            self.link.say(status)
+
+    def _amend(self, status: AgentStatus) -> AgentStatus:
+        """In the link's thread, which repeats what was said at every beat: that a worker lives is said once a look."""
+        repeated, self._sent = status is self._sent, status
+        if not repeated:
+            return status
+        return replace(status, workers={key: replace(note, alive=False) for key, note in status.workers.items()})
+
+    def _note(self, hand: Hand) -> WorkerNote:
+        preempted = self.supervisor.workers[hand.number].departed
+        cause = "".join(letter if letter.isprintable() else " " for letter in hand.cause)[:1000]
+        return WorkerNote(hand.pid, hand.alive, hand.ended, cause, preempted)
+
+    def casualty(self, number: int, account: Account) -> Casualty:
+        """What is known of a worker's end."""
+        state, hand = self.supervisor.workers[number], self.crew[number]
+        return Casualty(
+            rank=state.rank,
+            account=account,
+            step=state.step,
+            phase=state.phase,
+            detected_s=state.detected_s,
+            stack=hand.stack,
+            size=state.size,
+            view=state.view,
+            failed_s=state.failed_s,
+        )
+
+    # -- what is done
+
+    def carry_out(self, decision: Decision) -> bool:
+        """Do what was decided, if that is for an agent to do."""
+        if isinstance(decision, Abort):
+            self._control.abort()
+        elif isinstance(decision, Send):
+            for number in decision.numbers:
+                if number in self.crew and self.crew[number].child:
+                    self._nursery.signal(self.crew[number].child, decision.signal)
+        elif isinstance(decision, Start):
+            self._fork(decision.numbers)
+        elif isinstance(decision, Tell):
+            self.on_tell(decision)
+        else:
+            return False
+        return True
+
+    def _fork(self, numbers: tuple[int, ...]) -> None:
+        for number in numbers:
+            taken = {hand.seat for hand in self.crew.values() if hand.code is None}
+            seat = next(seat for seat in range(MAX_WORKERS + 1) if seat not in taken)
+            if seat >= MAX_WORKERS:
+                raise ConfigError(f"workers={len(taken) + 1}: at most {MAX_WORKERS} are possible on one host")
+            self._control.take_seat(seat)
+            hand = Hand(number, f"{self.place.name}/{number}", seat, time.monotonic())
+            self.crew[number] = hand
+            if self._logs is not None:
+                hand.log.open(self._logs)
+            spec = spec_of(self._job, number, seat, self._post, self._rendezvous, self.place.home)
+            hand.fork(self._nursery, spec, self._control.fd, self._terminal, self._payload_fd)
+            self._selector.register(hand.channel, selectors.EVENT_READ, partial(self._on_channel, hand))
+            self._selector.register(hand.log.fd, selectors.EVENT_READ, partial(self._on_output, hand.log))
+
+    def end(self) -> None:
+        """All workers have ended: take in what they wrote last."""
+        for hand in self.crew.values():
+            hand.log.pump()
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._examination.close()
+        if self.link is not None:
+            self.link.close()
+        for hand in self.crew.values():
+            hand.close()

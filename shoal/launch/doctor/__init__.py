@@ -1,0 +1,1 @@
+"""Checks of machine, network and hosts before a run."""
