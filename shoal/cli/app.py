@@ -7,8 +7,10 @@ from typing import Annotated
 import typer
 
 from shoal import __version__
+from shoal.cli import doctor, join, scale
+from shoal.cli.drill import DrillCommand, drill
 from shoal.cli.settings import print_settings
-from shoal.cli.teaching import TaughtCommand
+from shoal.cli.teaching import TaughtCommand, taught_by
 from shoal.cli.train import train
 
 app = typer.Typer(
@@ -19,6 +21,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 app.command(name="train", cls=TaughtCommand)(train)
+app.command(name="drill", cls=DrillCommand)(drill)
+app.command(name="join", cls=taught_by(join.EXAMPLES))(join.join)
+app.command(name="scale", cls=taught_by(scale.EXAMPLES))(scale.scale)
+app.command(name="doctor", cls=taught_by(doctor.EXAMPLES))(doctor.doctor)
 
 
 @app.command(name="settings")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def wants_workers(words: Sequence[str]) -> bool:
     """Whether this command line will start workers, if there is nothing wrong with it."""
     ours = words[: words.index("--")] if "--" in words else words
-    return list(ours[:1]) == ["train"] and len(ours) > 1 and not {"--help", "-h"} & set(ours)
+    return list(ours[:1]) in (["train"], ["join"]) and len(ours) > 1 and not {"--help", "-h"} & set(ours)
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from typer.core import TyperCommand
 
 from shoal.cli.settings import COMMON, HELP, default_of
 
+Examples = tuple[tuple[str, str], ...]
+
 EXAMPLES = (
     ("one worker, as `python digits.py` would", "shoal train digits.py"),
     ("four workers: the same curve, sooner", "shoal train digits.py --workers 4"),
@@ -26,16 +28,37 @@ class TaughtCommand(TyperCommand):
         print_lesson()
 
 
+def taught_by(examples: Examples) -> type[TyperCommand]:
+    """A command whose help ends with these examples: what each is for, and the words to type."""
+
+    class Taught(TyperCommand):
+        def format_help(self, ctx: Any, formatter: Any) -> None:
+            super().format_help(ctx, formatter)
+            print_examples(examples)
+            print()
+
+    return Taught
+
+
+def print_examples(examples: Examples) -> None:
+    """On standard output."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    console.print(Text(" Examples", style="bold"))
+    for purpose, command in examples:
+        console.print(Text.assemble("   ", (f"# {purpose}", "dim"), "\n   ", command), soft_wrap=True)
+
+
 def print_lesson() -> None:
     """The lesson, on standard output."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    print_examples(EXAMPLES)
     console = Console(highlight=False)
-    console.print(Text(" Examples", style="bold"))
-    for purpose, command in EXAMPLES:
-        console.print(Text.assemble("   ", (f"# {purpose}", "dim"), "\n   ", command), soft_wrap=True)
     console.print(Text("\n Common settings, for --set name=value and --config", style="bold"))
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name in COMMON:

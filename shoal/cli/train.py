@@ -10,9 +10,11 @@ from typing import Annotated
 import typer
 
 from shoal.cli import options
+from shoal.core.errors import ConfigError
 
 _WHAT = "What is computed"
 _HOW = "How it is carried out"
+_SURVIVES = "What it survives"
 _OUTPUT = "What is shown"
 
 Script = Annotated[Path, typer.Argument(metavar="SCRIPT", help="The Python file that builds a Trainer.")]
@@ -31,6 +33,41 @@ Servers = Annotated[
 Strategy = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="How the work is distributed: auto, single, allreduce.", rich_help_panel=_HOW),
+]
+MinWorkers = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Fewer than so many do not train (default 1).", rich_help_panel=_SURVIVES),
+]
+MaxWorkers = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="More than so many never take part.", rich_help_panel=_SURVIVES),
+]
+MaxRestarts = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Workers to replace after a fault (default 10).", rich_help_panel=_SURVIVES),
+]
+OnError = Annotated[
+    str | None,
+    typer.Option(
+        metavar="stop|continue", help="An exception ends the run, or that worker only.", rich_help_panel=_SURVIVES
+    ),
+]
+Listen = Annotated[
+    str | None,
+    typer.Option(
+        "--listen",
+        metavar="ADDRESS",
+        help="Let other hosts join, on this address of mine: auto, ADDRESS or ADDRESS:PORT.",
+        rich_help_panel=_HOW,
+    ),
+]
+Evaluator = Annotated[
+    bool,
+    typer.Option(
+        "--evaluator",
+        help="Evaluate in a process of its own: it follows the checkpoints, and exports the best.",
+        rich_help_panel=_HOW,
+    ),
 ]
 RunDir = Annotated[
     Path | None,
@@ -73,9 +110,15 @@ def train(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     servers: Servers = None,
     strategy: Strategy = None,
     run_dir: RunDir = None,
+    listen: Listen = None,
+    evaluator: Evaluator = False,
     epochs: Epochs = None,
     steps: Steps = None,
     seed: Seed = None,
+    min_workers: MinWorkers = None,
+    max_workers: MaxWorkers = None,
+    max_restarts: MaxRestarts = None,
+    on_error: OnError = None,
     assignments: Assignments = None,
     config_file: ConfigFile = None,
     dry_run: DryRun = False,
@@ -95,13 +138,29 @@ def train(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
         "epochs": epochs,
         "steps": steps,
         "seed": seed,
+        "elastic.min_workers": min_workers,
+        "elastic.max_workers": max_workers,
+        "elastic.max_restarts": max_restarts,
+        "elastic.on_error": on_error,
+        "evaluator.enabled": evaluator or None,
     }
     layers = options.layers(config_file, flags, assignments or ())
     config = options.check(layers)
 
+    from shoal.launch.interfaces import listen_endpoint
     from shoal.launch.job import Job
     from shoal.launch.launcher import Launcher
+    from shoal.launch.rundir import new_path
 
+    if listen is not None and dry_run:
+        raise ConfigError("--listen: a dry run has no part for other hosts: leave one of the two out")
+    if listen is not None:
+        given = dict(layers[-1][1])
+        if config.run_dir is None:  # known before the script runs: the key to the run lies there
+            given["run_dir"] = str(new_path(str(script)))
+        if config.strategy == "auto":  # more may come, however few there are at first
+            given["strategy"] = "allreduce"
+        layers = (*layers[:-1], (layers[-1][0], given))
     job = Job(
         workers=config.workers,
         script=str(script),
@@ -110,6 +169,8 @@ def train(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
         mode="dry-run" if dry_run else "train",
         json_output=json_output,
         threads=config.threads,
+        elastic=config.elastic,
+        listen=None if listen is None else listen_endpoint(listen),
     )
     outcome = Launcher(job, nursery=context.obj).run()
     if json_output and outcome.summary is not None:
