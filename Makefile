@@ -24,7 +24,8 @@ demo: $(INSTALLED)
 	$(BIN)/shoal train examples/digits.py --workers 2 $(ARGS)
 
 test: $(INSTALLED)
-	$(BIN)/pytest $(ARGS)
+	@scripts/install-system-packages
+	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

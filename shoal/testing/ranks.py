@@ -136,7 +136,9 @@ def rank_main(fds: list[int]) -> NoReturn:
     try:
         attach_output(output_fd, os.dup(output_fd))
         settle_in(f"rank-{spec['rank']}", spec["threads"], spec["seed"], spec["working_directory"])
-        session = Session(World(spec["rank"], spec["size"]), ControlPage(control_fd), rendezvous=spec["rendezvous"])
+        session = Session(
+            World(spec["rank"], spec["size"], seat=spec["rank"]), ControlPage(control_fd), rendezvous=spec["rendezvous"]
+        )
         install(session)
         sys.path[:] = spec["search_path"]
         function, args = cloudpickle.loads(unpack(payload_fd))

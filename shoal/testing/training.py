@@ -100,6 +100,16 @@ class Recording(Strategy[Any]):
     def share(self, batch: GlobalBatch, world: World, weights: Sequence[float]) -> tuple[Grain, ...]:
         return self.inner.share(batch, world, weights)
 
+    def discard(self, replica: Any) -> None:
+        self.inner.discard(replica)
+
+    def reconfigure(self, replica: Any, program: Program, runtime: Runtime) -> Any:
+        self.replica = self.inner.reconfigure(replica, program, runtime)
+        return self.replica
+
+    def live_state(self, replica: Any) -> ShardedState:
+        return self.inner.live_state(replica)
+
     def close(self, replica: Any) -> None:
         self.inner.close(replica)
 

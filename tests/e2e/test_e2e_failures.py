@@ -11,6 +11,7 @@ from e2e_script import program
 
 pytestmark = pytest.mark.ranks
 
+HOST = os.uname().nodename
 AT_STEP_7 = """
 class Bad(nn.Module):
     def __init__(self):
@@ -36,7 +37,7 @@ def test_an_exception_on_one_worker(shoal_here: Shoal) -> None:
     done = shoal_here.train("--workers", "3", "--run-dir", "run")
     assert done.status == 1
     assert done.seconds < 5
-    assert done.err.startswith("shoal: worker 1 of 3 failed at step 7 (forward)\n\n  File ")
+    assert done.err.startswith(f"shoal: worker 1 of 3 on {HOST} failed at step 7 (forward)\n\n  File ")
     assert done.err.count("ValueError: bad pixel") == 1
     assert 'script.py", line' in done.err
     assert "in misbehave" in done.err
@@ -62,7 +63,7 @@ def test_an_exception_on_all_workers_is_shown_once(shoal_here: Shoal) -> None:
     done = shoal_here.train("--workers", "3", "--run-dir", "run")
     assert done.status == 1
     assert (done.err + done.out).count("\nValueError: bad pixel") == 1
-    assert "shoal: worker 0 (and 2 others) of 3 failed at step 7 (forward)" in done.err
+    assert f"shoal: worker 0 (and 2 others) of 3 on {HOST} failed at step 7 (forward)" in done.err
     assert "failed at step 7 of 24" in done.out
 
 
@@ -165,19 +166,16 @@ def test_a_script_that_is_content_with_nothing(shoal_here: Shoal) -> None:
 def test_a_worker_that_is_killed(shoal_here: Shoal, signal: str, words: str) -> None:
     shoal_here.write(bad_at_step_7(f"if rank() == 1: os.kill(os.getpid(), signal.{signal})"))
     done = shoal_here.train("--workers", "2", "--run-dir", "run")
-    assert done.status == 1
-    assert done.seconds < 5
-    host = os.uname().nodename
-    assert done.err.startswith(f"shoal: worker 1 of 2 on {host} failed at step 7 (forward)\n\n{words}"), done.err
+    assert done.status == 0, done
+    assert done.err.startswith(f"shoal: worker 1 of 2 on {HOST} failed at step 7 (forward)\n\n{words}"), done.err
     if signal == "SIGSEGV":  # the last words of the worker: where Python was
         assert "in misbehave" in done.err
-    assert "goes on from the last checkpoint" in done.err
+    assert "shoal: goes on with 1 worker; a replacement is started (1 of 10)" in done.err
     (fault,) = shoal_here.run.summary()["faults"]
-    assert fault["member"] == f"worker 1 on {host}"
+    assert fault["member"] == f"worker 1 on {HOST}"
     assert fault["cause"] == f"killed by signal {9 if signal == 'SIGKILL' else 11} ({signal})"
     assert fault["detected_s"] < 2
-    shoal_here.write(bad_at_step_7("pass"))
-    assert shoal_here.train("--workers", "2", "--run-dir", "run").status == 0
+    assert fault["detected_s"] <= fault["resumed_s"] < 10
     shoal_here.run.outcome()
 
 

@@ -43,7 +43,7 @@ def test_twice_ends_at_once(shoal_here: Shoal, shoal_process: Callable[..., Proc
     shoal_here.write(SCRIPT)
     words = ("script.py", "--workers", "2", "--run-dir", "run", "--set", "checkpoint.every=4 steps")
     process = shoal_process(*words, "--", "--signal", "15", "--hang")
-    eventually(lambda: "stopping after this step" in process.err and len(descendants(process.pid)) == 3)
+    eventually(lambda: "stopping after this step" in process.err and len(descendants(process.pid)) == 4)
     eventually(lambda: "step-00000012" in shoal_here.run.names())  # written in the background
     process.kill(signal.SIGINT)
     done = process.end()
