@@ -17,6 +17,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -28,6 +29,7 @@ from shoal.comm.group import BucketSpec, Group
 from shoal.comm.rendezvous import make_rendezvous, remove_rendezvous
 from shoal.comm.select import make_group
 from shoal.core.world import World
+from shoal.elastic.attendance import FixedAttendance
 
 BACKENDS = ("shm", "gloo")
 GRADIENT_BYTES, BUCKET_BYTES = 42_000_000, 4 << 20
@@ -65,7 +67,10 @@ def all_reduce(group: Group, size_mib: float) -> tuple[Callable[[], None], Calla
 
 def work_of_rank(world: World, control: ControlPage, rendezvous: str, rounds: int) -> dict[str, list[float]]:
     torch.set_num_threads(1)
-    groups = {name: make_group(world, control, name, rendezvous, 60.0) for name in BACKENDS}
+    attendance = FixedAttendance(world, rendezvous)
+    view = attendance.enter(0)
+    store = partial(attendance.store, view, 60.0)
+    groups = {name: make_group(view, attendance.key, control, name, store, 60.0) for name in BACKENDS}
     works = {}
     for name, group in groups.items():
         works[f"reducer, 42 MB in 4 MiB buckets|{name}"] = (group, *reduce_buckets(group))

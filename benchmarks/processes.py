@@ -52,12 +52,10 @@ def run(command: Sequence[str], variables: dict[str, str], log: Path, timeout_s:
 
     Other threads must not start processes meanwhile: they would be taken for the command's.
     """
-    # what the command leaves in the temporary folder goes with the folder of its log
-    environment = {**os.environ, **_QUIET, "TMPDIR": str(log.parent), **variables}
     status: int | None = None
-    with log.open("wb") as output, _ending_orphans():
+    with ending_orphans():
         started_at, begin = time.time(), time.perf_counter()
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
+        process = start(command, variables, log)
         try:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 status = process.wait(timeout_s)
@@ -68,9 +66,17 @@ def run(command: Sequence[str], variables: dict[str, str], log: Path, timeout_s:
     return Finished(status, started_at, wall_s, log.read_text(errors="replace"))
 
 
+def start(command: Sequence[str], variables: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """Start `command` as `run` does, and do not wait. Meant for use within `ending_orphans`."""
+    # what the command leaves in the temporary folder goes with the folder of its log
+    environment = {**os.environ, **_QUIET, "TMPDIR": str(log.parent), **variables}
+    with log.open("wb") as output:
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
+
+
 @contextlib.contextmanager
-def _ending_orphans() -> Iterator[None]:
-    """Adopt the orphans of all that is started inside, and kill them at the end."""
+def ending_orphans() -> Iterator[None]:
+    """Adopt the orphans of all that is started inside, and kill at the end what is left of them and of it."""
     before = _children()
     _adopt(True)
     try:

@@ -14,7 +14,7 @@ $pip --constraint "$root/constraints.txt" --editable "$root[digits]"
 "$venv/bin/python" - <<'PYTHON'
 import importlib.metadata as metadata
 import torch
-for name in ("torch", "lightning", "accelerate", "ray", "shoal"):
+for name in ("torch", "lightning", "accelerate", "ray", "torchft", "shoal"):
     print(f"{name:12} {metadata.version(name)}")
 if torch.version.cuda is not None:
     print("note: this build of torch carries CUDA; the benchmark uses the CPU only")

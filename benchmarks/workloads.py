@@ -1,4 +1,4 @@
-"""The work that every peer does: two models, batches in memory, one optimizer, all from the job's seed.
+"""The work that every peer does: three models, batches in memory, one optimizer, all from the job's seed.
 
 The samples of a run are one tensor, random and shaped as CIFAR-10. Step s takes the s-th G rows,
 and worker r of N computes the r-th part of them, so that the same job trains the same parameters whoever
@@ -78,6 +78,11 @@ def mlp() -> nn.Module:
     )
 
 
+def small() -> nn.Module:
+    """3072 -> 32 -> 10: 98,666 parameters; a step is over in a few milliseconds, so that a pause stands out."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 32), nn.ReLU(), nn.Linear(32, CLASSES))
+
+
 @dataclass(frozen=True)
 class Workload:
     """A model, and how many parameters it must have to be the one that is meant."""
@@ -86,7 +91,11 @@ class Workload:
     parameters: int
 
 
-WORKLOADS = {"resnet20": Workload(ResNet20, 269_722), "mlp": Workload(mlp, 10_510_346)}
+WORKLOADS = {
+    "resnet20": Workload(ResNet20, 269_722),
+    "mlp": Workload(mlp, 10_510_346),
+    "small": Workload(small, 98_666),
+}
 
 
 def model(job: Job) -> nn.Module:
