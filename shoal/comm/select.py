@@ -81,14 +81,11 @@ def make_group(
     """The group of all members of `view`, of which this process is the one with `key`. Collective.
 
     `backend` may be "auto"; `store`, where the members find each other, is opened only if the backend needs one. No
-    earlier group of the run may have had the view's number: memory of earlier ones is given back here, because every
-    member has left them. Raises `PeerLost` if the view breaks meanwhile.
+    earlier group of the run may have had the view's number. Raises `PeerLost` if the view breaks meanwhile.
     """
     member = view.member(key)
     if member is None:
         raise ShoalError(f"the process {key} is no member of view {view.number}")
-    if member == _neighbours(view, member)[0]:
-        give_back_older(control.fd, view.number)
     if view.size == 1:
         from shoal.comm.solo import SoloGroup
 
@@ -106,6 +103,14 @@ def make_group(
 
         device = f"cuda:{_neighbours(view, member).index(member) % torch.cuda.device_count()}"
     return TorchGroup(view, member, control, store(), backend, timeout_s, device)
+
+
+def forget_older(view: View, member: Member, control: ControlPage) -> None:
+    """Give back the shared memory of groups before that of `view`. To be called by all members once they have met in
+    it, not before: until then one of them may not yet have seen that all had arrived in the last one.
+    """
+    if member == _neighbours(view, member)[0]:
+        give_back_older(control.fd, view.number)
 
 
 def _neighbours(view: View, member: Member) -> list[Member]:

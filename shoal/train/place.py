@@ -7,7 +7,7 @@ import json
 import torch
 
 from shoal.comm.group import Group
-from shoal.comm.select import make_group
+from shoal.comm.select import forget_older, make_group
 from shoal.core.config import Config
 from shoal.core.errors import ConfigError, ShoalError
 from shoal.core.world import View, World
@@ -64,6 +64,7 @@ class Place:
     def compare(self, acts: int) -> tuple[int | None, bool]:
         """Who is furthest, and whether others are behind. None: nobody has any state. Collective."""
         words = self.group.gather_bytes(json.dumps(acts).encode(), "comparing how far we are")
+        forget_older(self.view, self.me, self._session.control)  # everybody is here, so nobody is there
         counts = [int(json.loads(word)) for word in words]
         best = max(counts)
         if best == NO_STATE:

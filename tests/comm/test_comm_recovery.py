@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from torch._C._distributed_c10d import Store
 
 from shoal.comm.control import ControlPage
 from shoal.comm.group import BucketReducer, BucketSpec, Group
-from shoal.comm.select import make_group
+from shoal.comm.select import forget_older, make_group
+from shoal.comm.shm import ShmGroup
 from shoal.core.errors import PeerLost
 from shoal.core.world import Member, View
 from shoal.launch.session import Session
@@ -257,6 +259,7 @@ def test_the_memory_of_broken_views_is_given_back() -> None:
     used = []
     for number in range(1, 51):
         group = make_group(View(number, members), key, control, "shm", no_store, 1.0)
+        forget_older(View(number, members), members[0], control)
         reducer = group.reducer([BucketSpec(10_000_000, torch.float32)], 0)
         reducer.open(1.0)  # and no end of the step: this member alone cannot know who else reads its memory
         reducer.buffers[0][:1000].fill_(1.0)
@@ -266,8 +269,43 @@ def test_the_memory_of_broken_views_is_given_back() -> None:
         del group, reducer
     assert 40_000_000 <= used[0] < 60_000_000
     assert max(used) <= used[0] + (1 << 20)
-    make_group(View(51, members[:1]), key, control, "auto", no_store, 1.0)
+    forget_older(View(51, members[:1]), members[0], control)
     assert os.fstat(control.fd).st_blocks * 512 < 1 << 20
+    control.close()
+
+
+def test_who_goes_on_to_the_next_view_leaves_the_last_one_whole_for_the_slow() -> None:
+    control = ControlPage()
+    members = tuple(Member("worker", rank, "host", 1, str(rank), "agent", rank) for rank in range(2))
+    first, last = View(1, members), View(2, members)
+    quick, slow = (make_group(first, key, control, "shm", no_store, 20.0) for key in ("0", "1"))
+    gone_on = threading.Event()
+
+    def go_on() -> None:
+        quick.gather_bytes(b"quick", "a word")
+        quick.close()
+        quick_in_the_next = make_group(last, "0", control, "shm", no_store, 20.0)
+        gone_on.set()
+        quick_in_the_next.gather_bytes(b"", "meeting")
+        forget_older(last, members[0], control)
+
+    assert isinstance(slow, ShmGroup)
+    look = slow._all_here
+
+    def look_late() -> bool:
+        assert gone_on.wait(20.0)  # it has said that it is here, and looks when the other has long gone on
+        return look()
+
+    slow._all_here = look_late  # type: ignore[method-assign]
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        assert slow.gather_bytes(b"slow", "a word") == [b"quick", b"slow"]
+        slow.close()
+        make_group(last, "1", control, "shm", no_store, 20.0).gather_bytes(b"", "meeting")
+    finally:
+        thread.join(60.0)
+    assert not thread.is_alive()
     control.close()
 
 
