@@ -175,5 +175,7 @@ class LinkedAttendance(Attendance):
         put_out = bool(word.out) and not before.out and mine.state == "in"
         if put_out:
             self._control.break_view(mine.view)
-        if (put_out or (word.broken > before.broken and word.broken >= mine.view > 0)) and self.on_broken is not None:
-            self.on_broken()
+        if put_out or (word.broken > before.broken and word.broken >= mine.view > 0):
+            on_broken = self.on_broken  # looked at once: the main thread may take it away at any moment
+            if on_broken is not None:
+                on_broken()
