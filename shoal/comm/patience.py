@@ -49,6 +49,8 @@ class Patience:
         os.sched_yield()
         while not arrived():
             if self._control.broken(self._number):
+                if arrived():
+                    return  # the last one came before the view broke: for the others this is done, so it is for us
                 raise PeerLost(f"view {self._number} was broken during {what}")
             now = time.monotonic()
             if now - since > self._timeout_s:

@@ -171,7 +171,7 @@ class TorchGroup(Group):
         self._control.wait(self._seat, True)
         try:
             while not self._completes(work, what, number, since):
-                if self._control.broken(self._number):
+                if self._control.broken(self._number) and not work.is_completed():
                     raise PeerLost(f"view {self._number} was broken during {what}")
                 elapsed_s = time.monotonic() - since
                 if elapsed_s > self._timeout_s:
