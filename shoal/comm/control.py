@@ -3,9 +3,9 @@
 It carries what must be seen at once and without a message: which views are broken (`break_view`), that the run should
 stop at the next step (`stop`), and how far each worker is and what it is doing, for errors that name the culprit and
 for whoever looks for one that hangs. Every worker of the host has a *seat*, a row of words, for its whole life,
-whatever its rank becomes. Each word has one writer, or only ever grows; words are 8 bytes and aligned, so a reader sees
-a whole value. The page is anonymous memory (memfd), inherited by descriptor: nothing is left behind however the run
-ends.
+whatever its rank becomes. Each word has one writer, or all write the same to it; words are 8 bytes and aligned, so a
+reader sees a whole value. The page is anonymous memory (memfd), inherited by descriptor: nothing is left behind however
+the run ends.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 
 PHASES = ("start", "data", "forward", "backward", "reduce", "update", "evaluate", "save", "end", "meet")
 _BROKEN, _STOP, _ABORTED = 0, 1, 2
+_LATELY, _LATELY_WORDS = 3, 5  # of the views that broke lately: neighbours have different words
 _HEADER_WORDS = 8
 _WORDS_PER_SEAT = 8
 _STEP, _PHASE, _SEQUENCE, _VIEW, _TICKS, _WAITING, _STEPS_DONE = range(7)
@@ -59,12 +60,19 @@ class ControlPage:
         return bool(self._words[_ABORTED])
 
     def break_view(self, number: int) -> None:
-        """Views up to `number` are broken: every wait in them ends with `PeerLost`."""
-        self._words[_BROKEN] = max(int(self._words[_BROKEN]), number)
+        """Views up to `number` are broken: every wait in them ends with `PeerLost`.
+
+        Several processes say so, and one of them may be held up between its look at the word and its writing: what it
+        then says of an older view must not undo what was said of a newer one. So that has a word of its own.
+        """
+        for at in (_LATELY + number % _LATELY_WORDS, _BROKEN):
+            if self._words[at] < number:  # noqa: PLR1730 - what does not grow is not written
+                self._words[at] = number
 
     def broken(self, number: int) -> bool:
         """Whether view `number` is broken, or the run is over."""
-        return bool(self._words[_BROKEN] >= number or self._words[_ABORTED])
+        words = self._words
+        return bool(words[_BROKEN] >= number or words[_LATELY + number % _LATELY_WORDS] >= number or words[_ABORTED])
 
     def request_stop(self) -> None:
         """Ask all workers to stop at the end of their step."""
