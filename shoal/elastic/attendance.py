@@ -22,6 +22,17 @@ class FitOver(Exception):  # noqa: N818 - control flow, as StopIteration is
 class RunOver(Exception):  # noqa: N818
     """The run has ended, or goes on without this worker: nothing is left to do for it."""
 
+    def to_message(self) -> dict[str, str]:
+        """What the launcher is told of it."""
+        return {"type": "released"}
+
+
+class PutOut(RunOver):
+    """This worker was taken for lost, and its place is another's now. Says why."""
+
+    def to_message(self) -> dict[str, str]:
+        return {**super().to_message(), "put_out": str(self)}
+
 
 class Attendance(ABC):
     """One a process, used from its main thread. Every wait has a deadline and raises an error that names for whom."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from shoal.comm.control import ControlPage
 from shoal.core.errors import PeerLost, ShoalError
 from shoal.core.world import View
-from shoal.elastic.attendance import Attendance, FitOver, RunOver
+from shoal.elastic.attendance import Attendance, FitOver, PutOut, RunOver
 from shoal.elastic.link import Link
 from shoal.elastic.status import WorkerState, WorkerStatus, WorkerWord
 
@@ -139,7 +139,7 @@ class LinkedAttendance(Attendance):
 
             def at_last(word: WorkerWord) -> View | None:
                 if word.out:
-                    raise RunOver(word.out)
+                    raise PutOut(word.out)
                 return condition(word)
 
             view = None

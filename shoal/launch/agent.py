@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 import selectors
 import signal
 import time
@@ -28,7 +27,7 @@ from shoal.launch.crew import Hand, Terminal, spec_of
 from shoal.launch.decisions import Abort, Decision, Send, Start, Tell
 from shoal.launch.elsewhere import Elsewhere, LostElsewhere
 from shoal.launch.examination import Examination
-from shoal.launch.failure import Account, Casualty, account_of_freeze, account_of_hang
+from shoal.launch.failure import Account, Casualty, account_of_freeze, account_of_hang, silence_s
 from shoal.launch.hang import HangJudge
 from shoal.launch.job import Job, Post
 from shoal.launch.memory import OutOfMemory
@@ -146,7 +145,7 @@ class Agent:
     def _on_channel(self, hand: Hand) -> None:
         messages, more = hand.messages()
         for message in messages:
-            if message.get("type") == "failed":
+            if message.get("type") == "failed" or message.get("put_out"):
                 self._locate(hand)
             self.supervisor.on_message(hand.number, message, time.monotonic())
             self.on_report(hand, message)
@@ -228,8 +227,8 @@ class Agent:
     def _evict_frozen(self, hand: Hand, why: str) -> None:
         now_s = time.monotonic()
         vitals = look_at(hand.pid)
-        silent = re.search(r"for ([\d.]+) s", why)
-        since_s = now_s - float(silent[1]) if silent else hand.pulse.alive_s
+        silent_s = silence_s(why)
+        since_s = now_s - silent_s if silent_s is not None else hand.pulse.alive_s
         self._evict(hand, account_of_freeze(vitals.state if vitals is not None else "", why), since_s)
 
     def _evict(self, hand: Hand, account: Account, since_s: float) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import dataclass
 
 from shoal.core.world import Member, View
 from shoal.elastic.status import AgentWord
-from shoal.launch.failure import Account, Casualty
-
-_SILENT = re.compile(r"for ([\d.]+) s")
+from shoal.launch.failure import Account, Casualty, silence_s
 
 
 @dataclass(frozen=True)
@@ -25,8 +22,8 @@ class LostElsewhere:
     def casualty(self, step: int, now_s: float | None = None) -> Casualty:
         """For the record; `step`: how far the run was. When it failed is known only if it fell silent."""
         now_s = time.monotonic() if now_s is None else now_s
-        silent = _SILENT.search(self.cause)
-        detected_s = float(silent[1]) if silent else 0.0
+        silent_s = silence_s(self.cause)
+        silent, detected_s = silent_s is not None, silent_s or 0.0
         words = f"{self.cause}. It may have been cut off, or its host is gone." if silent else self.cause
         account = Account("frozen" if silent else "ended", words, self.cause, from_within=False)
         return Casualty(

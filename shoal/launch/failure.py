@@ -3,6 +3,7 @@ shown."""
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from shoal.launch.frames import user_traceback
 
 Kind = Literal["user", "exception", "exit", "ended", "signal", "frozen", "hang", "peer"]
 _MESSAGE_LIMIT = 100_000
+_SILENT = re.compile(r"for ([\d.]+) s")
 # what the kernel sends a process for what it has done itself
 _OWN_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS})
 
@@ -91,6 +93,12 @@ def account_of_end(code: int, out_of_memory: bool = False) -> Account:
     }.get(number, "")
     within = number in _OWN_SIGNALS
     return Account("signal", f"{cause}. {hint}".removesuffix(" "), cause, from_within=within)
+
+
+def silence_s(cause: str) -> float | None:
+    """For how long a process gave no sign of life, where that is the cause of its end."""
+    silent = _SILENT.search(cause)
+    return float(silent[1]) if silent is not None else None
 
 
 def account_of_freeze(state: str, why: str) -> Account:

@@ -128,7 +128,6 @@ class _Stay:
         self._status = 0
         self._until_s = math.inf  # when it ends at the latest, once it is to end
         self._heard_s = time.monotonic()
-        self._refilled: set[int] = set()
         self._ready_until_s = time.monotonic() + READY_S
         self._selector.register(nursery, selectors.EVENT_READ, self._on_nursery)
         self._selector.register(interrupts, selectors.EVENT_READ, self._on_interrupt)
@@ -210,20 +209,9 @@ class _Stay:
             self._end(
                 1, f"the run at {self._invited.endpoint} has not answered for {GONE_S:.0f} s: it is given up", 0.0
             )
-        elif not self._why and link.alive:
-            self._refill()
         if now_s >= self._until_s and self._supervisor.stage < Stage.KILLING:
             for _ in range(2):  # as if the user had said so twice: at once
                 self._supervisor.on_interrupt(2)
-
-    def _refill(self) -> None:
-        """A worker that was put out while this host was cut off, and has ended by itself since, is replaced."""
-        for number, worker in list(self._supervisor.workers.items()):
-            ended = worker.released and worker.code is not None and not worker.lost  # who is lost has been replaced
-            if ended and number not in self._refilled:
-                self._refilled.add(number)
-                for decision in self._supervisor.renew(number):
-                    self._agent.carry_out(decision)
 
     def _end(self, status: int, why: str, within_s: float) -> None:
         """It is to end, within so many seconds. The first reason counts, the shortest time too."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from shoal.core.config import ElasticSettings
 from shoal.launch.decisions import Abort, Decision, RequestStop, Send, Start, Tell
-from shoal.launch.failure import Account, account_of_end
+from shoal.launch.failure import Account, account_of_end, account_of_freeze, silence_s
 from shoal.launch.succession import Succession
 
 SETTLE_S = 0.3  # after a failure: for what the other workers have to say
@@ -106,6 +106,10 @@ class Supervisor:
             worker.spare = not message.get("notice", True)
         elif kind == "released":
             worker.released = True
+            why = str(message.get("put_out") or "")
+            if why and self.stage <= Stage.STOPPING:
+                # it may end before we hear from the coordinator that it is out, and then nobody would take its place
+                self.on_evicted(number, account_of_freeze("", why), now_s - (silence_s(why) or 0.0), now_s)
         elif kind == "done":
             worker.done_s = now_s
         elif kind == "failed" and worker.account is None:
@@ -148,13 +152,6 @@ class Supervisor:
         if more <= 0 or self.finishing or self.interrupts or self.stage > Stage.RUNNING:
             return []
         return [Start(tuple(self._enrol() for _ in range(more)))]
-
-    def renew(self, number: int) -> list[Decision]:
-        """A worker was put out of the run while this host was cut off from it, and has ended by itself since: another
-        one takes its place, within the budget."""
-        if self.succession is None or self.stage > Stage.RUNNING or self.succession.replace(preempted=False) is None:
-            return []
-        return [Start((self._enrol(),))]
 
     # -- what follows
 

@@ -59,8 +59,8 @@ def main(fds: list[int]) -> NoReturn:
         session.end()
     except SessionEnd:
         pass
-    except RunOver:
-        reporter.send({"type": "released"})
+    except RunOver as over:
+        reporter.send(over.to_message())
     except BaseException as error:
         account = account_of(error)
     if account is not None and spec.role == "evaluator":

@@ -570,8 +570,8 @@ def ends_with_the_run(session: Session) -> Iterator[None]:
     """Where the run goes on without this worker, nothing is left to do for its script."""
     try:
         yield
-    except RunOver:
-        session.report({"type": "released"})
+    except RunOver as over:
+        session.report(dict(over.to_message()))
         raise SessionEnd from None
 
 

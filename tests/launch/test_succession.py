@@ -165,6 +165,41 @@ def test_who_was_put_out_and_has_noticed_is_replaced_too() -> None:
     assert supervisor.decide(5.0) == [Start((2,))]
 
 
+def test_who_was_put_out_and_has_ended_before_we_hear_of_it_is_replaced_too() -> None:
+    supervisor = training(2)
+    supervisor.on_message(1, {"type": "released", "put_out": "gave no sign of life for 2 s"}, 5.0)
+    supervisor.on_message(1, {"type": "done"}, 5.0)
+    supervisor.on_exit(1, 0, 5.0, 5.0)
+    assert supervisor.decide(5.0) == [Start((2,)), Tell(1, 1, (1, 10))]
+    account = supervisor.workers[1].account
+    assert account is not None
+    assert (account.kind, account.cause) == ("frozen", "gave no sign of life for 2 s")
+    assert (supervisor.workers[1].failed_s, supervisor.workers[1].detected_s) == (3.0, 2.0)
+    assert not supervisor.on_evicted(1, FROZEN, 3.0, 5.1), "the coordinator's word comes after"
+    assert supervisor.decide(5.1) == []
+    assert not supervisor.finishing
+    assert supervisor.failures == {}
+
+
+def test_who_was_let_go_is_not_replaced() -> None:
+    supervisor = training(2)  # it had come for a fit that was over, or was asked to leave at the door
+    supervisor.on_message(1, {"type": "released"}, 5.0)
+    supervisor.on_message(1, {"type": "done"}, 5.0)
+    supervisor.on_exit(1, 0, 5.0, 5.0)
+    assert supervisor.decide(5.0) == []
+    assert not supervisor.finishing
+
+
+def test_who_notices_that_it_was_put_out_when_the_run_is_ended_is_no_cause_of_that() -> None:
+    supervisor = training(2)
+    supervisor.on_message(0, failed("user", status=2), 5.0)
+    assert supervisor.decide(5.0) == [Abort()]
+    supervisor.on_message(1, {"type": "released", "put_out": "gave no sign of life for 2 s"}, 5.1)
+    supervisor.on_message(1, {"type": "done"}, 5.1)
+    assert list(supervisor.failures) == [0]
+    assert supervisor.status == 2
+
+
 def test_who_has_ended_is_not_evicted() -> None:
     supervisor = training(2)
     killed(supervisor, 1, 5.0)
