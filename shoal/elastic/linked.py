@@ -92,6 +92,11 @@ class LinkedAttendance(Attendance):
         word = self._word()
         return self._asked_to_go or (word is not None and word.leave)
 
+    @property
+    def takes_part(self) -> bool:
+        """Whether this worker has a part in the fit: it is in a view, or between two. Takes no lock."""
+        return self._status.state in ("in", "left", "broken")
+
     def ask_to_go(self) -> None:
         """Leave the run at the end of a step. May be called by a signal handler: it takes no lock."""
         self._asked_to_go = True

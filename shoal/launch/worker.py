@@ -70,7 +70,7 @@ def main(fds: list[int]) -> NoReturn:
 
 
 def _session(spec: WorkerSpec, control: ControlPage, reporter: Reporter, output: Output) -> Session:
-    attendance, notice = None, Notice(control, spec.seat)
+    attendance, notice = None, Notice(control)
     if spec.post is not None:
         post = spec.post
         me = Identity(post.key, post.agent, post.host, spec.seat, post.reach)
@@ -106,16 +106,16 @@ def _session(spec: WorkerSpec, control: ControlPage, reporter: Reporter, output:
 class Notice:
     """SIGTERM as notice that this worker is to go."""
 
-    def __init__(self, control: ControlPage, seat: int) -> None:
+    def __init__(self, control: ControlPage) -> None:
         self.given = False
-        self._control, self._seat = control, seat
+        self._control = control
 
     def heed(self, attendance: LinkedAttendance) -> None:
-        """Leave at the end of a step when notice is given. Where this worker takes no part yet, is told twice, or the
-        run is over, it ends at once. What it forks is ended by SIGTERM as usual."""
+        """Leave at the end of a step when notice is given. Where this worker takes no part, is told twice, or the run
+        is over, it ends at once. What it forks is ended by SIGTERM as usual."""
 
         def on_notice(number: int, frame: object) -> None:
-            if self.given or self._control.aborted or self._control.reading(self._seat).view == 0:
+            if self.given or self._control.aborted or not attendance.takes_part:
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
             self.given = True
