@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 _LOOK_S = 0.1  # how often to look whether the run is over for all
-_GOODBYE_S = 2.0  # how long to wait that the coordinator has heard what a worker says last
+_GOODBYE_S = 10.0  # how long to wait that the coordinator has heard what a worker says last
 
 
 class MeetingTimeout(ShoalError):  # noqa: N818 - it names the event

@@ -27,7 +27,7 @@ from shoal.launch.scaling import key_file
 PLACE_NAME = "coordinator.json"  # in the run directory: where the coordinator listens, and its process
 _ANSWER_S = 0.3
 _AGAIN_S = 1.0
-_GOODBYE_S = 1.0
+_GOODBYE_S = 5.0
 
 
 class Coordination:

@@ -37,6 +37,7 @@ LEAVE_S = 30.0  # for workers to end a step and say goodbye
 OVER_S = 15.0  # for workers to come to the end of the script, once the run is over
 _LOOK_S = 0.5
 _BEAT_S = 0.3
+_GOODBYE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,7 @@ class _Stay:
         self._agent.leaving = True
         self._agent.say()
         if self._agent.link is not None and self._agent.link.alive:
-            self._agent.link.flush(1.0)
+            self._agent.link.flush(_GOODBYE_S)
 
     # -- the end
 
