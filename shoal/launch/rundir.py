@@ -69,8 +69,9 @@ class RunDir:
         try:
             with self.writing():
                 self.path.mkdir(parents=True, exist_ok=True)
-                for half_written in self.path.glob(".*.tmp"):  # by a run that was killed meanwhile
-                    half_written.unlink(missing_ok=True)
+                for half_written in self.path.glob(".*.tmp"):
+                    if not _is_being_written(half_written):  # but was, by a run that was killed meanwhile
+                        half_written.unlink(missing_ok=True)
                 # first of all: by it the directory is known as a run's, whenever this process is killed
                 replace_file(self.config_file, yaml.safe_dump(saved, sort_keys=False))
                 self.checkpoints.mkdir(exist_ok=True)
@@ -204,6 +205,12 @@ def replace_file(path: Path, text: str) -> None:
         raise
 
 
+def _is_being_written(temporary: Path) -> bool:
+    """Whether the process that began to write this file is there: the launcher writes to the same directory."""
+    pid = temporary.name.split(".")[-2]
+    return pid.isdigit() and Path("/proc", pid).exists()
+
+
 def _write_whole(fd: int, data: bytes) -> None:
     """Append `data` in one write. A disk that takes only a part gets nothing: half a line would spoil the next."""
     written = os.write(fd, data)
@@ -214,7 +221,9 @@ def _write_whole(fd: int, data: bytes) -> None:
 
 def _harmless(entry: Path) -> bool:
     """Whether this may lie in a directory before it is a run's: logs, and what a killed run was about to write."""
-    return entry.name in _BEFORE_A_RUN or (entry.name.startswith(".config.yaml.") and entry.suffix == ".tmp")
+    stems = ("config.yaml", *_BEFORE_A_RUN)  # a launcher may just be about to write the latter
+    half_written = entry.suffix == ".tmp" and any(entry.name.startswith(f".{stem}.") for stem in stems)
+    return entry.name in _BEFORE_A_RUN or half_written
 
 
 def _identity(script: str | None) -> dict[str, str] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
 import threading
 from datetime import datetime
 from pathlib import Path
@@ -87,6 +88,19 @@ def test_a_directory_with_other_things_is_refused(tmp_path: Path, script: str) -
         RunDir(tmp_path).create(config(), script)
 
 
+def test_what_a_killed_run_was_about_to_write_is_cleared_away_and_what_the_launcher_writes_is_not(
+    tmp_path: Path, script: str
+) -> None:
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    run_dir = RunDir(tmp_path / "run")
+    run_dir.path.mkdir()
+    for name in (f".config.yaml.{gone.pid}.tmp", f".coordinator.json.{os.getppid()}.tmp"):
+        (run_dir.path / name).write_text("half of i")
+    run_dir.create(config(), script)
+    assert [entry.name for entry in run_dir.path.glob(".*.tmp")] == [f".coordinator.json.{os.getppid()}.tmp"]
+
+
 @pytest.mark.parametrize("text", ["[1, 2", "- a\n- b\n", ""])
 def test_a_damaged_configuration_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.yaml").write_text(text)
@@ -103,7 +117,7 @@ def test_events_of_several_writers_do_not_mix(tmp_path: Path) -> None:
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(30)
+        writer.join(60)
     lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert len(lines) == 400
     assert {line["kind"] for line in lines} == {"warning"}
