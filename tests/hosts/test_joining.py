@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
 from pathlib import Path
@@ -56,6 +57,20 @@ def test_a_host_that_joins_stays_to_the_end(tmp_path: Path, undisturbed: HostRun
     run.check_complete()
     assert run.sizes() == [2]
     assert difference(run.parameters(), undisturbed.parameters()) < 5e-6
+
+
+def test_a_run_that_was_complete_ends_for_a_host_that_joins_it_too(tmp_path: Path, undisturbed: HostRun) -> None:
+    run = HostRun(tmp_path)
+    shutil.copytree(undisturbed.path, run.path)
+    with run.train("--min-workers", "2", listen=LOOPBACK) as home, run.join(None, home) as joined:
+        assert home.end() == 0, home.said + joined.said
+        assert joined.end() == 0, joined.said
+        assert "the run is over" in joined.said
+    run.check_complete()
+    assert run.sizes()[-1] == 2
+    assert run.events("run_ended")[-1]["reason"] == "it was complete already"
+    assert len(run.events("step")) == STEPS, "nothing was trained again"
+    assert difference(run.parameters(), undisturbed.parameters()) == 0
 
 
 def test_the_only_worker_of_the_home_host_is_killed_and_its_state_lives_on_elsewhere(

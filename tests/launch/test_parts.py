@@ -65,6 +65,21 @@ def test_a_log_holds_its_output_until_it_has_a_place(tmp_path: Path) -> None:
     log.close()
 
 
+def test_a_log_on_a_full_disk_does_not_end_a_run(tmp_path: Path) -> None:
+    (tmp_path / "worker-1.log").symlink_to("/dev/full")  # opens, and has no space
+    (tmp_path / "worker-2.log").mkdir()  # cannot even be opened
+    for name in ("worker-1", "worker-2"):
+        log = WorkerLog(name)
+        os.write(log.theirs, b"early\n")
+        assert log.pump()
+        log.open(tmp_path)
+        os.write(log.theirs, b"late\n")
+        log.close_theirs()
+        assert not log.pump()
+        assert log.last_words().endswith("\n  early\n  late"), "what cannot be written can still be shown"
+        log.close()
+
+
 def test_signals_are_taken_in_and_handlers_restored() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with Interrupts() as interrupts:
@@ -96,5 +111,5 @@ def test_outside_the_main_thread_signals_are_left_alone() -> None:
 
     thread = threading.Thread(target=look)
     thread.start()
-    thread.join(10)
+    thread.join(60)
     assert handlers == [signal.getsignal(signal.SIGINT)]

@@ -37,6 +37,17 @@ def test_a_lone_worker_that_is_told_to_go_leaves_a_checkpoint(trials: Trials) ->
     assert steps == sorted(set(steps)), "a step was done twice"
 
 
+def test_a_lone_worker_that_goes_when_an_evaluation_is_due_leaves_that_to_the_next(trials: Trials) -> None:
+    told = "step() == 10 and once('told') and os.kill(os.getpid(), signal.SIGTERM)"  # it goes after step 12
+    done, run = trials.train(script(norm=NORM, forward=told, settings="eval_every='12 steps',"), "--workers", "1")
+    assert done.status == 0, done.err
+    assert [view["number"] for view in run.events("view")] == [1, 2]
+    (moment,) = [at for at, event in enumerate(run.events()) if event["kind"] == "member_lost"]
+    before = [event["cursor"]["step"] for event in run.events()[:moment] if event["kind"] == "step"]
+    assert before[-1] == 12, "it did not go when an evaluation was due"
+    assert [event["cursor"]["step"] for event in run.events("eval")] == [12, 24, 36]
+
+
 def test_an_exception_ends_the_run_unless_it_may_go_on(trials: Trials) -> None:
     bad = "if rank() == 1 and step() == 14 and once('raise'): raise ValueError('bad sample')"
     hurt = script(norm=NORM, forward=bad)
