@@ -33,12 +33,12 @@ def data(count, seed):
 
 def events(kind, run_dir="run"):
     try:
-        lines = (Path(run_dir) / "events.jsonl").read_text().splitlines()
+        lines = (Path(run_dir) / "events.jsonl").read_text().rpartition("\\n")[0].splitlines()  # whole ones
     except FileNotFoundError:
         return []
     return [event for event in map(json.loads, lines) if event["kind"] == kind]
 
-def until(condition, seconds=50.0):
+def until(condition, seconds=120.0):
     end = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() > end:
@@ -110,7 +110,7 @@ class KeptNursery(Nursery):
         kept = cls()
         poll = select.poll()
         poll.register(kept.fileno(), select.POLLIN)
-        assert poll.poll(90_000), "the zygote was not ready in time"
+        assert poll.poll(120_000), "the zygote was not ready in time"
         kept.events()
         return kept
 
@@ -131,7 +131,8 @@ class Runs:
     def train(self, *words: str, before: str = NOTHING, fit: str = "trainer().fit()", run_dir: str = "run") -> Done:
         (self.directory / "script.py").write_text(program(before, fit))
         self._capture.readouterr()
-        status = shoal.cli.main.main(["train", "script.py", "--run-dir", run_dir, *words])
+        patient = ["--set", "elastic.hang_s=600"]  # who waits for an evaluator does not hang, however slow that is
+        status = shoal.cli.main.main(["train", "script.py", "--run-dir", run_dir, *patient, *words])
         return Done(status, *self._capture.readouterr())
 
     def events(self, kind: str, run_dir: str = "run") -> list[dict[str, Any]]:

@@ -65,7 +65,7 @@ from shoal.elastic.link import Link
 from shoal.elastic.messages import Ask
 keys, address = read_key_file(words[0] + "/key")
 link = Link(address, keys, 0.3)
-print(json.dumps(link.request(Ask(), 20)))
+print(json.dumps(link.request(Ask(), 60)))
 link.close()
 """
 
@@ -129,10 +129,10 @@ class Command:
         if self.running():
             self._process.terminate()
             try:
-                self._process.wait(15)
+                self._process.wait(60)
             except subprocess.TimeoutExpired:
                 self._process.kill()
-        self._process.wait(30)
+        self._process.wait(60)
 
 
 class HostRun:
@@ -150,7 +150,10 @@ class HostRun:
         """Start it; it waits after the steps `at` until their gates are opened."""
         gates = ["--", "--gates", str(self.gates), *(["--at", *map(str, at)] if at else [])]
         listening = [] if listen is None else ["--listen", listen]
-        return Command(self.home, self.directory, "train", "script.py", *listening, "--run-dir", "run", *words, *gates)
+        patient = ["--set", "elastic.hang_s=600"]  # who waits at a gate does not hang, however slow the machine is
+        return Command(
+            self.home, self.directory, "train", "script.py", *listening, "--run-dir", "run", *patient, *words, *gates
+        )
 
     def join(self, host: Host | None, command: Command, *words: str, first: str | None = None) -> Command:
         """Type what the run has printed, on another host."""
@@ -178,7 +181,7 @@ class HostRun:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
         assert asked.returncode == 0, asked.stderr
@@ -192,9 +195,10 @@ class HostRun:
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         try:
-            lines = (self.path / "events.jsonl").read_text().splitlines()
+            whole = (self.path / "events.jsonl").read_text().rpartition("\n")[0]  # the last line may be half there
         except FileNotFoundError:
             return []
+        lines = whole.splitlines()
         return [event for line in lines if (event := json.loads(line))["kind"] == kind]
 
     def sizes(self) -> list[int]:
