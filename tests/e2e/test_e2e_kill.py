@@ -77,7 +77,12 @@ def test_workers_killed_at_random_moments(ranks: RankHarness, tmp_path: Path) ->
         with ranks.start(2, victim, str(run.path)) as training:
             first = draw.randrange(2)
             training.signal(first, 0)  # it is there
-            time.sleep(draw.uniform(0.0, span_s))  # any moment will do: nothing is waited for
+            if kills % 2:  # every other time it gets as far as its first steps, however slow the machine is
+                eventually(partial(has_begun, run, begun_before))
+            if kills % 4 == 3:  # and sometimes to a save
+                eventually(partial(saves_or_is_over, run))
+            else:
+                time.sleep(draw.uniform(0.0, span_s))  # any moment will do: nothing is waited for
             for rank in (first, 1 - first):
                 with contextlib.suppress(AssertionError, ProcessLookupError):  # it may have ended in time
                     training.signal(rank, signal.SIGKILL)
@@ -103,9 +108,9 @@ def test_a_command_that_is_killed(shoal_process: Callable[..., Process], shoal_h
     draw = random.Random(3)
     run, shared = shoal_here.run, set(Path("/dev/shm").iterdir())
     for everything in (False, True):
+        starts, begun = len(run.events("run_started")), newest(run)
         # long enough to be killed in its middle, in any event
         process = shoal_process("script.py", *words, "--run-dir", "run", "--epochs", "2000")
-        starts, begun = len(run.events("run_started")), newest(run)
         eventually(partial(is_under_way, process, run, starts, begun + 4))
         time.sleep(draw.uniform(0.0, 0.1))
         pids = descendants(process.pid)
@@ -127,14 +132,22 @@ def test_a_command_that_is_killed(shoal_process: Callable[..., Process], shoal_h
     assert set(Path("/dev/shm").iterdir()) <= shared
 
 
+def has_begun(run: Run, starts: int) -> bool:
+    return len(run.events("run_started")) > starts
+
+
+def saves_or_is_over(run: Run) -> bool:
+    return any(run.checkpoints.glob(".tmp-*")) or (run.path / "summary.json").exists()
+
+
 def is_under_way(process: Process, run: Run, starts: int, step: int) -> bool:
     """Whether it has begun another time, and saved a checkpoint after that step."""
     assert process.running(), process.end()
     entries = Catalog(run.checkpoints).entries()
-    return len(run.events("run_started")) > starts and bool(entries) and entries[-1].step > step
+    return has_begun(run, starts) and bool(entries) and entries[-1].step > step
 
 
-def gone(pidfds: list[int], deadline_s: float = 10.0) -> bool:
+def gone(pidfds: list[int], deadline_s: float = 60.0) -> bool:
     """Whether these processes end; closes the descriptors."""
     try:
         for pidfd in pidfds:

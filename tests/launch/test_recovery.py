@@ -136,20 +136,20 @@ def test_a_worker_that_is_told_to_go_says_goodbye(recovery: Recovery) -> None:
 
 
 def test_a_frozen_worker_is_put_out_with_its_stack(recovery: Recovery) -> None:
-    outcome = recovery.run("def frozen_here(): os.kill(os.getpid(), signal.SIGSTOP)\nfrozen_here()", lease_s=0.5)
+    outcome = recovery.run("def frozen_here(): os.kill(os.getpid(), signal.SIGSTOP)\nfrozen_here()")
     assert outcome.status == 0, recovery.err
     (fault,) = recovery.events("fault")
-    assert fault["cause"].startswith("stopped by a signal (SIGSTOP), gave no sign of life for 0.5 s")
+    assert fault["cause"].startswith("stopped by a signal (SIGSTOP), gave no sign of life for 2 s")
     assert "frozen_here" in fault["stack"]
     assert "frozen_here" in recovery.err
-    assert fault["detected_s"] >= 0.5
+    assert fault["detected_s"] >= 2
     assert outcome.summary is not None
-    assert outcome.summary["faults"][0]["resumed_s"] >= 0.5
+    assert outcome.summary["faults"][0]["resumed_s"] >= 2
 
 
 def test_a_worker_that_hangs_is_put_out_with_its_stack(recovery: Recovery) -> None:
     hang = "def stuck_here():\n    while True: time.sleep(0.01)\nstuck_here()"
-    outcome = recovery.run(hang, hang_s=1.0, hang_steps=1.0)
+    outcome = recovery.run(hang, hang_s=3.0, hang_steps=1.0)
     assert outcome.status == 0, recovery.err
     (fault,) = recovery.events("fault")
     assert fault["cause"].startswith("no progress for ")
@@ -161,7 +161,7 @@ def test_a_killed_coordinator_is_started_again(recovery: Recovery) -> None:
     kill = f"""
 import json
 place = {str(recovery.run_dir / "coordinator.json")!r}
-until = time.monotonic() + 20
+until = time.monotonic() + 120
 while not os.path.exists(place) and time.monotonic() < until: time.sleep(0.005)
 before = json.load(open(place))
 os.kill(before["pid"], signal.SIGKILL)
@@ -179,7 +179,7 @@ def test_the_key_is_its_owners_alone_and_goes_with_the_run(recovery: Recovery) -
     look = f"""
 import json
 path = {str(recovery.run_dir / "key")!r}
-until = time.monotonic() + 20
+until = time.monotonic() + 120
 while not os.path.exists(path) and time.monotonic() < until: time.sleep(0.005)
 assert os.stat(path).st_mode & 0o777 == 0o600
 keys = [value for name, value in json.load(open(path)).items() if name != "address"]

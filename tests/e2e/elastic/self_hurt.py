@@ -52,12 +52,16 @@ def phase():
     session = current()
     return session.control.reading(session.world.seat).phase
 
-def until(condition, seconds=30.0):
+def until(condition, seconds=120.0):
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
             raise TimeoutError("it did not come true")
         time.sleep(0.002)
+
+def somebody_at_the_door():
+    session = current()
+    return session.attendance._word().change >= session.control.reading(session.world.seat).view
 
 def data(count, seed):
     generator = torch.Generator().manual_seed(seed)

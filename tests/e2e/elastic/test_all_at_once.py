@@ -23,7 +23,7 @@ def test_the_only_worker_freezes(trials: Trials) -> None:
     """Its replacement is there before it is killed: its stack is taken first, and it holds the run directory."""
     calm = trials.calm(script(norm=NORM), "--workers", "1")
     frozen = script(norm=NORM, forward="step() == 14 and die(number=signal.SIGSTOP)")
-    done, run = trials.train(frozen, "--workers", "1", "--set", "elastic.lease_s=0.5")
+    done, run = trials.train(frozen, "--workers", "1")
     assert done.status == 0, done.err
     assert_same(run, calm, 0.0)
 
@@ -33,7 +33,7 @@ def test_a_newcomer_has_buffers_that_no_checkpoint_holds(trials: Trials) -> None
     forward = "self.seen.add_(1.0); x = x + 0.01 * self.seen; {hurt}"
     passing = script(norm=NORM, forward=forward).replace("        self.body =", f"{kept_nowhere}        self.body =")
     calm = trials.calm(passing.replace("{hurt}", "pass"), "--workers", "3")
-    hurt = "rank() == 1 and step() == 14 and die(); step() > 14 and time.sleep(0.01)"
+    hurt = "rank() == 1 and step() == 14 and die(); step() == 20 and size() < 3 and until(somebody_at_the_door)"
     done, run = trials.train(passing.replace("{hurt}", hurt), "--workers", "3")
     assert done.status == 0, done.err
     assert_same(run, calm, 0.0)

@@ -29,6 +29,7 @@ class Killer:
         self._training, self._run, self._draw = training, run, random.Random(seed)
         self.kills = 0
         self._read, self._steps, self._pids = 0, 0, list[int]()
+        self._killed: set[int] = set()  # on a busy machine they may live a while longer
 
     def kill(self, times: int) -> None:
         until = time.monotonic() + DEADLINE_S
@@ -42,11 +43,13 @@ class Killer:
             seen = steps
             time.sleep(self._draw.uniform(0.0, LONGEST_PAUSE_S))  # any moment will do: nothing is waited for
             steps, pids = self._position()
-            alive = [pid for pid in pids if _alive(pid)]
+            alive = [pid for pid in pids if pid not in self._killed and _alive(pid)]
             if len(alive) < 2:
                 continue
+            victim = self._draw.choice(alive)
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._draw.choice(alive), signal.SIGKILL)
+                os.kill(victim, signal.SIGKILL)
+                self._killed.add(victim)
                 self.kills += 1
 
     def _position(self) -> tuple[int, list[int]]:
