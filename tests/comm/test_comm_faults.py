@@ -18,6 +18,7 @@ from shoal.core.world import View
 from shoal.launch.session import Session
 from shoal.testing.ranks import Rank, RankHarness
 
+PROMPT_S = 40.0  # below the timeout of 60 s, far above what a loaded machine needs
 pytestmark = [pytest.mark.contract, pytest.mark.ranks]
 on_all = pytest.mark.parametrize("backend", BACKENDS)
 in_all = pytest.mark.parametrize("operation", ["reducer", "all_reduce", "broadcast", "gather_bytes", "barrier"])
@@ -68,7 +69,7 @@ def test_survivors_of_a_killed_rank_get_peer_lost(ranks: RankHarness, backend: s
         run.control.abort()
         begun = time.monotonic()
         failures = [failure_of(run.wait_for(rank)) for rank in (0, 2)]
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < PROMPT_S
     for failure in failures:
         assert failure.kind == "PeerLost", failure.account
 
@@ -109,7 +110,7 @@ def test_an_aborted_run_frees_those_who_wait_for_a_frozen_rank(ranks: RankHarnes
         run.control.abort()
         begun = time.monotonic()
         failure = failure_of(run.wait_for(0))
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < PROMPT_S
         assert failure.kind == "PeerLost", failure.account
 
 

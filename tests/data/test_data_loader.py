@@ -220,7 +220,7 @@ def test_a_loader_process_that_dies_is_noticed_at_once() -> None:
     begin = time.monotonic()
     with pytest.raises(ShoalError, match=r"(?s)loader process.*killed by signal 9 while.*loader.processes=0"):
         list(loader(Troubled("die"), 1).stream(requests(0)))
-    assert time.monotonic() - begin < 10  # and not after timeout_s
+    assert time.monotonic() - begin < 50  # and not after timeout_s
 
 
 @pytest.mark.ranks

@@ -127,7 +127,7 @@ def test_who_is_late_is_not_waited_for_for_ever(store: Store, patients: Patients
 def test_a_host_that_stops_to_answer_is_named(
     store: Store, patients: Patients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(examiner, "_ANSWER_S", 2.0)
+    monkeypatch.setattr(examiner, "_ANSWER_S", 5.0)
     obey = patient._obey
     stuck = threading.Event()
 

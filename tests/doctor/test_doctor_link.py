@@ -35,7 +35,7 @@ def test_nobody_without_the_token_is_served() -> None:
     with LinkServer("127.0.0.1", TOKEN) as server:
         with pytest.raises(OSError, match=r"closed|reset"):
             measure("127.0.0.1", server.port, b"w" * 32, 0.05)
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as link:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as link:
             challenge = link.recv(32, socket.MSG_WAITALL)
             assert len(challenge) == 32
             assert not _is_served(link, challenge)
@@ -49,7 +49,7 @@ def test_an_answer_that_was_overheard_is_of_no_use() -> None:
     with LinkServer("127.0.0.1", TOKEN) as server:
         answers = []
         for _ in range(2):
-            with socket.create_connection(("127.0.0.1", server.port), timeout=10) as link:
+            with socket.create_connection(("127.0.0.1", server.port), timeout=60) as link:
                 challenge = link.recv(32, socket.MSG_WAITALL)
                 answers.append(hmac.new(TOKEN, challenge, hashlib.sha256).digest())
                 served = _is_served(link, answers[0])
@@ -59,7 +59,7 @@ def test_an_answer_that_was_overheard_is_of_no_use() -> None:
 def test_a_flood_of_garbage_keeps_nobody_out() -> None:
     with LinkServer("127.0.0.1", TOKEN) as server:
         for _ in range(200):
-            link = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+            link = socket.create_connection(("127.0.0.1", server.port), timeout=60)
             with link, contextlib.suppress(OSError):  # closed already
                 link.sendall(os.urandom(64))
         assert threading.active_count() < 30

@@ -181,7 +181,7 @@ def test_ctrl_c_ends_a_real_drill(tmp_path: Path) -> None:
     assert process.returncode == 130, (out, err)
     assert "drill interrupted; both runs are ended, what there is lies in d" in err
     assert "Traceback" not in out + err
-    eventually(lambda: not processes_of(tmp_path), 10.0)
+    eventually(lambda: not processes_of(tmp_path))
 
 
 @pytest.mark.ranks

@@ -42,7 +42,7 @@ def shoal_here(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.chdir(tmp_path)
     yield Shoal(tmp_path, capfd)
-    eventually(lambda: not descendants(kept_nursery.pid), 5.0)  # no stray worker
+    eventually(lambda: not descendants(kept_nursery.pid))  # no stray worker
 
 
 @pytest.fixture

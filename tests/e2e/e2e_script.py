@@ -15,7 +15,7 @@ def interrupt():
     session = shoal.launch.session.current()
     zygote = open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()
     os.kill(int(zygote[1]) if session.launched else os.getpid(), signal.SIGINT)
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while not session.control.stop_requested and time.monotonic() < until:
         time.sleep(0.001)
 """

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
-from e2e import Shoal
+from e2e import START_AND_END_S, Shoal
 from e2e_script import program
 
 pytestmark = pytest.mark.ranks
@@ -36,7 +37,7 @@ def test_an_exception_on_one_worker(shoal_here: Shoal) -> None:
     shoal_here.write(bad_at_step_7("if rank() == 1: raise ValueError('bad pixel')"))
     done = shoal_here.train("--workers", "3", "--run-dir", "run")
     assert done.status == 1
-    assert done.seconds < 5
+    assert done.seconds < START_AND_END_S
     assert done.err.startswith(f"shoal: worker 1 of 3 on {HOST} failed at step 7 (forward)\n\n  File ")
     assert done.err.count("ValueError: bad pixel") == 1
     assert 'script.py", line' in done.err
@@ -58,7 +59,9 @@ def test_an_exception_on_one_worker(shoal_here: Shoal) -> None:
     shoal_here.run.outcome()
 
 
-def test_an_exception_on_all_workers_is_shown_once(shoal_here: Shoal) -> None:
+def test_an_exception_on_all_workers_is_shown_once(shoal_here: Shoal, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SETTLE_S", "CAUSE_S"):
+        monkeypatch.setattr(f"shoal.launch.supervisor.{name}", 60.0)  # the last one may take its time to fail, too
     shoal_here.write(bad_at_step_7("raise ValueError('bad pixel')"))
     done = shoal_here.train("--workers", "3", "--run-dir", "run")
     assert done.status == 1
@@ -93,7 +96,7 @@ class Images(torch.utils.data.Dataset):
     )
     done = shoal_here.train("--workers", "2", "--run-dir", "run", "--set", f"loader.processes={processes}")
     assert done.status == 1
-    assert done.seconds < 5
+    assert done.seconds < START_AND_END_S
     assert done.err.count("OSError: image 200 is broken") == 1
     assert "in __getitem__" in done.err
     assert "while reading sample 200 of the train data" in done.err
@@ -129,7 +132,7 @@ class Callback(shoal.callbacks.Callback):
     shoal_here.write(program(before=before, **wrong))
     done = shoal_here.train("--workers", "2", "--run-dir", "run")
     assert done.status == 1
-    assert done.seconds < 5
+    assert done.seconds < START_AND_END_S
     assert done.err.count("ZeroDivisionError: here") == 1
     assert "shoal/" not in done.err
     if where == "optimizer":
@@ -181,10 +184,10 @@ def test_a_worker_that_is_killed(shoal_here: Shoal, signal: str, words: str) -> 
 
 def test_a_worker_that_hangs_is_named(shoal_here: Shoal) -> None:
     shoal_here.write(bad_at_step_7("if rank() == 1: time.sleep(600)"))
-    done = shoal_here.train("--workers", "2", "--run-dir", "run", "--set", "comm.timeout_s=1")
+    done = shoal_here.train("--workers", "2", "--run-dir", "run", "--set", "comm.timeout_s=5")
     assert done.status == 1
-    assert done.seconds < 8
-    assert "waited 1.0 s" in done.err
+    (waited_s,) = re.findall(r"waited (\d+\.\d) s", done.err)
+    assert 5.0 <= float(waited_s) < 60, "by its own deadline, not by the end of what it waits for"
     assert "worker 1" in done.err
     assert "Traceback" not in done.err
 

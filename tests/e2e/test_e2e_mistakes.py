@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from e2e import Shoal
+from e2e import START_AND_END_S, Shoal
 from e2e_script import SCRIPT, program
 
 pytestmark = pytest.mark.ranks
@@ -98,7 +98,7 @@ def test_in_the_script(shoal_here: Shoal, wrong: dict[str, str], words: str) -> 
     assert re.search(words, done.message()), done.err
     assert shoal_here.files() == {"script.py"}
     assert done.out == ""
-    assert done.seconds < 5
+    assert done.seconds < START_AND_END_S
 
 
 @pytest.mark.parametrize(

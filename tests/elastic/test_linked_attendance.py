@@ -162,7 +162,7 @@ def test_who_is_told_to_go_at_the_door_goes(control: ControlPage) -> None:
 
 
 def test_a_wait_names_those_for_whom_it_waits(run: Coordination, control: ControlPage) -> None:
-    with run.link() as watch, run.worker("w0", control, "x", start_timeout_s=2.0) as first:
+    with run.link() as watch, run.worker("w0", control, "x", start_timeout_s=5.0) as first:
         watch.say(agent("x", "w0", "w1"))
         assert watch.flush(PATIENCE_S)
         with pytest.raises(

@@ -21,16 +21,16 @@ import socket, sys
 with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=float(sys.argv[3])) as link:
     link.sendall(bytes(int(sys.argv[4])))
     link.shutdown(socket.SHUT_WR)
-    link.settimeout(20)
+    link.settimeout(60)
     assert link.recv(1) == b"!"
 """
 TAKE = """
 import socket, sys
 with socket.create_server((sys.argv[1], 0)) as server:
-    server.settimeout(30)
+    server.settimeout(60)
     print(server.getsockname()[1], flush=True)
     link, _ = server.accept()
-    link.settimeout(30)
+    link.settimeout(60)
     total = 0
     while data := link.recv(1 << 16):
         total += len(data)
@@ -85,7 +85,7 @@ def test_hosts_are_taken_away_with_what_runs_on_them(make_hosts: Callable[..., H
     with hosts[0].start("sleep", "600") as process:
         assert name in namespaces.standing()
         hosts.close()
-        assert process.wait(20) != 0
+        assert process.wait(60) != 0
     hosts.close()
     assert not [left for left in namespaces.standing() if left.startswith(name.removesuffix("-a"))]
 

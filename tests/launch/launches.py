@@ -30,7 +30,7 @@ class KeptNursery(Nursery):
         kept = cls(PRELOAD)
         poll = select.poll()
         poll.register(kept.fileno(), select.POLLIN)
-        assert poll.poll(60_000), "the zygote was not ready within 60 s"
+        assert poll.poll(120_000), "the zygote was not ready within 120 s"
         kept.events()
         return kept
 
@@ -60,7 +60,7 @@ class Launches:
         return Launcher(Job(workers, payload=payload, threads=1, relay=True, **job), self._nursery).run()
 
 
-def eventually(condition: Callable[[], Any], deadline_s: float = 20.0) -> Any:
+def eventually(condition: Callable[[], Any], deadline_s: float = 120.0) -> Any:
     """Return what `condition` gives as soon as that is true; fail after the deadline."""
     until = time.monotonic() + deadline_s
     while not (value := condition()):

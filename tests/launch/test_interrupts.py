@@ -74,7 +74,7 @@ class Driven:
         eventually(lambda: words in (self.directory / "stderr").read_text())
 
     def end(self) -> tuple[int, str, str]:
-        out, _ = self.process.communicate(timeout=30)
+        out, _ = self.process.communicate(timeout=120)
         return self.process.returncode, out, (self.directory / "stderr").read_text()
 
 
@@ -97,10 +97,10 @@ def driven(directory: Path, body: str, workers: int = 2, stop_s: float = 30.0) -
         yield Driven(process, directory, workers)
     finally:
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
 
 
-def gone(pidfds: list[int], deadline_s: float = 10.0) -> bool:
+def gone(pidfds: list[int], deadline_s: float = 60.0) -> bool:
     for pidfd in pidfds:
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -187,9 +186,7 @@ session.at_end(lambda: note("end"))
 def test_a_worker_that_does_not_leave_is_pushed_out(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.launch.supervisor.LEAVE_S", 0.2)
     body = "import threading; threading.Thread(target=signal.pause).start()"
-    begin = time.monotonic()
     assert launches.run(body).status == 0
-    assert time.monotonic() - begin < 5
 
 
 def test_what_a_worker_has_started_ends_with_it(launches: Launches) -> None:

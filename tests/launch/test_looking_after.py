@@ -123,7 +123,7 @@ def test_stacks_are_taken_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> No
         poll = select.poll()
         poll.register(examination, select.POLLIN)
         while len(found) < 3:
-            assert poll.poll(20_000), found
+            assert poll.poll(60_000), found
             found.update(examination.results())
     finally:
         examination.close()
