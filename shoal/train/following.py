@@ -34,6 +34,7 @@ from shoal.train.result import Result
 from shoal.train.spec import RunSpec
 
 _LOOK_S = 0.2  # between two looks for a checkpoint
+_GONE = -1
 _ALIVE_S = 0.5  # between two signs of life during an evaluation
 
 
@@ -142,7 +143,8 @@ class Follower:
         try:
             checkpoint = read(entry.path)
         except CheckpointError as error:
-            if _identity(entry) == identity:  # else it was removed or replaced in the middle of it
+            # else it was removed before or in the middle of it, or replaced
+            if identity[1] != _GONE and _identity(entry) == identity:
                 self._damaged.add(identity)
                 self._say(f"the evaluator passes over checkpoint {entry.name}: {error}")
             return
@@ -190,8 +192,8 @@ def _names(spec: RunSpec) -> list[str]:
 
 
 def _identity(entry: Entry) -> tuple[str, int]:
-    """What tells a checkpoint from another one of the same name. -1: it is gone."""
+    """What tells a checkpoint from another one of the same name."""
     try:
         return entry.name, entry.path.stat().st_ino
     except OSError:
-        return entry.name, -1
+        return entry.name, _GONE

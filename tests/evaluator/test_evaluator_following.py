@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from shoal.checkpoint.catalog import Catalog, Entry
 from shoal.checkpoint.format import write
 from shoal.checkpoint.model_state import dump_model
 from shoal.comm.control import ControlPage
@@ -131,6 +133,26 @@ def test_the_newest_is_evaluated_exactly(tmp_path: Path) -> None:
     assert event["values"]["test_loss"] == pytest.approx(scene.loss(4), rel=1e-6)
     assert set(event["values"]) == {"test_loss", "test_accuracy"}
     assert scene.reports[0] == {"type": "alive"}
+
+
+def test_a_checkpoint_that_is_removed_just_after_it_was_found_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(tmp_path / "run")
+    scene.save(2)
+    found = Catalog.entries
+
+    def entries(catalog: Catalog) -> list[Entry]:
+        there = found(catalog)
+        if [entry.step for entry in there] == [2]:
+            scene.save(4)
+            shutil.rmtree(there[0].path)  # as a writer does that keeps one
+        return there
+
+    monkeypatch.setattr(Catalog, "entries", entries)
+    scene.follow()
+    assert scene.steps() == [4]
+    assert scene.events("warning") == []
 
 
 def test_without_a_checkpoint_there_is_nothing_to_do(tmp_path: Path) -> None:
