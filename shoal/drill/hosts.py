@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-_COMMAND_S = 20.0
+_COMMAND_S = 60.0  # it waits for the kernel, which may be busy
 _INTERFACE = "eth0"
 _OURS = re.compile(r"shoal-(\d+)(?:\.\d+)?-[a-z]+$")
 # a host has a name of its own, as real ones do: a namespace for it, and the command in its place

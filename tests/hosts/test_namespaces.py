@@ -45,7 +45,7 @@ def send(source: Host, target: Host, size_bytes: int) -> float:
         assert taking.stdout is not None
         port = taking.stdout.readline().strip()
         begun = time.monotonic()
-        sent = source.run(sys.executable, "-c", SEND, target.address, port, "10", str(size_bytes))
+        sent = source.run(sys.executable, "-c", SEND, target.address, port, "60", str(size_bytes))
         elapsed_s = time.monotonic() - begun
         assert sent.returncode == 0, sent.stderr
         assert int(taking.stdout.readline()) == size_bytes
@@ -92,15 +92,23 @@ def test_hosts_are_taken_away_with_what_runs_on_them(make_hosts: Callable[..., H
 
 def test_hosts_of_a_killed_process_are_swept_up(make_hosts: Callable[..., Hosts]) -> None:
     kept = make_hosts(1)
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    left = Hosts(1, tag=str(gone.pid))
+    with subprocess.Popen(["sleep", "600"]) as owner:
+        left = Hosts(1, tag=str(owner.pid))
+        owner.kill()
     try:
-        assert left[0].name in namespaces.sweep()
+        namespaces.sweep()  # or another process of tests does it, which makes hosts of its own
         assert left[0].name not in namespaces.standing()
         assert kept[0].name in namespaces.standing()
     finally:
         left.close()
+
+
+def test_hosts_of_those_who_live_are_left_alone() -> None:
+    mine = os.getpid()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shoal.drill.hosts.standing", lambda: [f"shoal-{mine}.0-a", "shoal-7-b", "other-7-b"])
+        patch.setattr("shoal.drill.hosts.remove", lambda name: None)
+        assert namespaces.sweep(lambda pid: pid == mine) == ["shoal-7-b"]
 
 
 def test_it_is_said_plainly_why_hosts_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
