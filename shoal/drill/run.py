@@ -96,8 +96,8 @@ def _conduct(drill: Drill, progress: Progress, home: Ground, ground: Ground) -> 
     plans = _plans(drill, figures.steps)
     pace = drill.elastic.pace_s if "elastic.pace_s" in drill.stated else drill.pace_s
     if pace is None:
-        # other hosts need about as long to be there as the calm run needed to begin
-        start_s = figures.seconds - figures.training_s if drill.hosts > 1 else 0.0
+        # other hosts need as long to be there as the calm run needed to begin, and more, as training goes on beside it
+        start_s = 2 * (figures.seconds - figures.training_s) if drill.hosts > 1 else 0.0
         pace = pace_for(plans, figures.steps, figures.median_step_s, start_s)
     limits = Limits(drill.tolerance, drill.deadline_s or _deadline_s(figures, drill.elastic, pace))
     progress.phase("the hurt run")
