@@ -221,6 +221,7 @@ def recover_often(session: Session, rounds: int) -> tuple[tuple[int, int, int], 
         group = join(session, "gloo", TIMEOUT_S, number)
         reducer = make_reducer(group)
         compute(group, reducer, "reducer", 1.0)
+        tell_step(session, working(number))
         if seat == 0:
             reducer.open(1.0)
             reducer.ready(0)
@@ -231,6 +232,7 @@ def recover_often(session: Session, rounds: int) -> tuple[tuple[int, int, int], 
             except PeerLost:
                 pass
         else:
+            await_step(session.control, [0], working(number))  # one may be done with a sum before the other is
             session.control.break_view(number)
         group.close()
         del group, reducer
