@@ -77,9 +77,9 @@ class Record:
     def _resumed_s(self, entry: _Entry) -> float | None:
         if entry.view == 0:
             return 0.0  # it took part in no view, and so held nobody up
-        later = (at_s for view, at_s in self._resumptions if view > entry.view and at_s >= entry.failed_s)
-        at_s = next(later, None)
-        return round(at_s - entry.failed_s, 4) if at_s is not None else None
+        # no later view can begin before it is lost; but its agent may hear of a silence when that has long begun
+        at_s = next((at_s for view, at_s in self._resumptions if view > entry.view), None)
+        return round(max(0.0, at_s - entry.failed_s), 4) if at_s is not None else None
 
     def conclude(self, failed: bool, workers: int) -> dict[str, Any] | None:
         """Enter all faults in the summary, once, at the end of the run, and return it. A run that has `failed` gets one

@@ -75,6 +75,10 @@ def test_a_fault_is_got_over_by_the_first_step_of_a_later_view(tmp_path: Path) -
     record.enter(lost(3, 13.0), MEMBER)
     record.enter(lost(0, 13.0), MEMBER)
     assert [fault["resumed_s"] for fault in record.faults()] == [0.5, 1.0, None, 0.0]
+    late = Record(str(tmp_path), 0)
+    late.resumed(2, 10.5)
+    late.enter(lost(1, 11.0), MEMBER)  # a busy agent hears of the silence when the others have long gone on
+    assert [fault["resumed_s"] for fault in late.faults()] == [0.0]
 
 
 @pytest.mark.unit
