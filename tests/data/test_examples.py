@@ -218,7 +218,7 @@ def run_example(name: str, arguments: list[str], where: Path) -> str:
         cwd=where,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
