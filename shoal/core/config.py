@@ -48,9 +48,44 @@ class CheckpointSettings(_Frozen):
 class CommSettings(_Frozen):
     """How workers talk to each other."""
 
-    backend: Literal["auto", "shm", "gloo", "nccl"] = "auto"
+    backend: Literal["auto", "shm", "gloo", "hierarchical", "nccl"] = "auto"
     bucket_mib: Annotated[float, Field(gt=0)] = 4.0
     timeout_s: Annotated[float, Field(gt=0)] = 300.0
+    codec: str = "none"
+    encrypt: Literal["auto", "on", "off"] = "auto"
+
+
+class ServerSettings(_Frozen):
+    """How parameter servers keep workers in step, and how they survive."""
+
+    consistency: str = "bsp"
+    replicas: Annotated[int, Field(ge=1, le=2)] = 1
+    snapshot_s: Annotated[float, Field(gt=0)] = 30.0
+
+
+class AsynchronousSettings(_Frozen):
+    """What makes asynchronous updates converge."""
+
+    damping: bool = True  # an update that is s commits old counts 1 / (1 + s)
+    mixing: Annotated[float, Field(gt=0, le=1)] | None = None  # elastic averaging: how far local and central ones meet
+
+
+class IncrementalSettings(_Frozen):
+    """Local steps between two averages, and what is done with the average."""
+
+    h: Annotated[int, Field(ge=1)] | Literal["auto", "growing"] = "auto"
+    rho: Annotated[float, Field(gt=0, le=1)] = 0.25
+    outer: Literal["plain", "momentum", "nesterov"] = "plain"
+    outer_lr: Annotated[float, Field(gt=0)] | None = None
+    outer_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+
+
+class HybridSettings(_Frozen):
+    """One strategy within a team of workers, another between the teams."""
+
+    inner: str = "allreduce"
+    outer: str = "incremental"
+    team: Annotated[int, Field(ge=1)] | Literal["host"] = "host"
 
 
 class ElasticSettings(_Frozen):
@@ -104,6 +139,7 @@ class Config(_Frozen):
     workers: Annotated[int, Field(ge=1)] = 1
     servers: Annotated[int, Field(ge=0)] = 0
     weights: tuple[Annotated[float, Field(ge=0)], ...] | None = None
+    balance: Literal["off", "auto"] = "off"
     accumulate: Annotated[int, Field(ge=1)] = 1
     eval_batch: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     threads: Annotated[int, Field(ge=1)] = 1
@@ -113,6 +149,10 @@ class Config(_Frozen):
     loader: LoaderSettings = LoaderSettings()
     elastic: ElasticSettings = ElasticSettings()
     evaluator: EvaluatorSettings = EvaluatorSettings()
+    server: ServerSettings = ServerSettings()
+    asynchronous: AsynchronousSettings = AsynchronousSettings()
+    incremental: IncrementalSettings = IncrementalSettings()
+    hybrid: HybridSettings = HybridSettings()
     tensorboard: bool = False
     run_dir: str | None = None
 
@@ -145,9 +185,9 @@ class Config(_Frozen):
 # What two runs may differ in and still be the same run. Everything else decides the result.
 MAY_CHANGE_ON_RESUME = frozenset(
     {
-        "strategy", "workers", "servers", "weights", "accumulate", "eval_batch", "threads", "device",
+        "strategy", "workers", "servers", "weights", "balance", "accumulate", "eval_batch", "threads", "device",
         "checkpoint", "comm", "elastic", "evaluator", "loader.processes", "tensorboard", "run_dir", "epochs", "steps",
-        "eval_every",
+        "eval_every", "server", "asynchronous", "incremental", "hybrid",
     }
 )  # fmt: skip
 

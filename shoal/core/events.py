@@ -127,6 +127,27 @@ class Decision(Event):
 
 
 @dataclass(frozen=True)
+class CodecChosen(Event):
+    """From batch `step` on, gradients are coded by `codec`: what was measured and left to be chosen."""
+
+    kind: ClassVar[str] = "codec"
+    step: int
+    codec: str
+    reason: str
+    predicted_s: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Balanced(Event):
+    """From the batch with number `step` on, counted from 0, it is divided among the workers by `weights`."""
+
+    kind: ClassVar[str] = "balance"
+    step: int
+    weights: tuple[float, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
 class Warned(Event):
     kind: ClassVar[str] = "warning"
     message: str

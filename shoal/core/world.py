@@ -46,11 +46,6 @@ class View:
     def size(self) -> int:
         return len(self.members)
 
-    @property
-    def on_one_host(self) -> bool:
-        """Whether all members share one control page, and so its memory."""
-        return len({member.agent for member in self.members}) == 1
-
     def member(self, key: str) -> Member | None:
         """The member with this key, or None."""
         return next((member for member in self.members if member.key == key), None)
