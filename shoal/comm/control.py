@@ -21,7 +21,7 @@ _BROKEN, _STOP, _ABORTED = 0, 1, 2
 _LATELY, _LATELY_WORDS = 3, 5  # of the views that broke lately: neighbours have different words
 _HEADER_WORDS = 8
 _WORDS_PER_SEAT = 8
-_STEP, _PHASE, _SEQUENCE, _VIEW, _TICKS, _WAITING, _STEPS_DONE = range(7)
+_STEP, _PHASE, _VIEW, _TICKS, _WAITING, _STEPS_DONE = range(6)
 PAGE_BYTES = 65536  # room for 1023 workers
 MAX_WORKERS = PAGE_BYTES // 8 // _WORDS_PER_SEAT - 1
 
@@ -134,17 +134,6 @@ class ControlPage:
             waiting=bool(words[_WAITING]),
             steps_done=words[_STEPS_DONE],
         )
-
-    def arrive(self, seat: int) -> int:
-        """The worker in `seat` enters its next collective operation; returns the number of it."""
-        base = self._base(seat)
-        self._words[base + _SEQUENCE] += 1
-        self._words[base + _TICKS] += 1
-        return int(self._words[base + _SEQUENCE])
-
-    def arrived(self, seat: int) -> int:
-        """The number of the collective operation that the worker in `seat` entered last."""
-        return int(self._words[self._base(seat) + _SEQUENCE])
 
     def close(self) -> None:
         """Give the page back. May be called twice."""

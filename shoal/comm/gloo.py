@@ -21,6 +21,7 @@ from torch._C._distributed_c10d import Store
 from shoal.comm.control import ControlPage
 from shoal.comm.peer_sockets import PeerSockets, listening_ports, socket_inodes
 from shoal.core.errors import ConfigError, PeerLost, ShoalError
+from shoal.core.teams import Part
 from shoal.core.world import Member, View
 
 CONNECT_S = 10.0  # all members have the view when they begin: who does not come in so long is lost
@@ -40,8 +41,10 @@ class Connected:
     sockets: PeerSockets
 
 
-def connect_gloo(view: View, member: Member, control: ControlPage, store: Store, timeout_s: float) -> Connected:
-    """Connect `member` with all others of `view`, bound to its address, or to loopback where it has none.
+def connect_gloo(
+    view: View, part: Part, member: Member, control: ControlPage, store: Store, timeout_s: float
+) -> Connected:
+    """Connect `member` with all others of this part of `view`, bound to its address, or to loopback where it has none.
 
     `store` is used by another thread than the caller's. Raises `PeerLost` when the view breaks, or a peer does not come
     or connect within a few seconds.
@@ -51,14 +54,14 @@ def connect_gloo(view: View, member: Member, control: ControlPage, store: Store,
     meeting = _MeetingStore(store, until)
     result: Future[Connected] = Future()
     threading.Thread(
-        target=_run, args=(result, view, member, meeting, limit_s), name="shoal-connect", daemon=True
+        target=_run, args=(result, part, member, meeting, limit_s), name="shoal-connect", daemon=True
     ).start()
     try:
         while not _done_within(result, _GLANCE_S):
             if control.broken(view.number):
                 raise PeerLost(f"view {view.number} was broken while its members were connecting")
             if time.monotonic() > until + limit_s + _LATE_S:  # by now gloo should have given up itself
-                raise _not_connected(view, meeting, "no answer", limit_s)
+                raise _not_connected(part, meeting, "no answer", limit_s)
         return result.result()
     except BaseException:
         meeting.given_up.set()
@@ -70,10 +73,10 @@ def _done_within(result: Future[Connected], seconds: float) -> bool:
     return bool(wait([result], seconds).done)
 
 
-def _run(result: Future[Connected], view: View, member: Member, store: _MeetingStore, limit_s: float) -> None:
+def _run(result: Future[Connected], part: Part, member: Member, store: _MeetingStore, limit_s: float) -> None:
     """What the thread does: `result` gets the outcome."""
     try:
-        result.set_result(_connect(view, member, store, limit_s))
+        result.set_result(_connect(part, member, store, limit_s))
         return
     except ShoalError as error:
         result.set_exception(error.with_traceback(None))
@@ -81,12 +84,12 @@ def _run(result: Future[Connected], view: View, member: Member, store: _MeetingS
     except Exception as error:
         reason = str(error).partition("\n")[0]
     # outside the handler: the traceback of the first error would keep gloo's thread and sockets alive
-    result.set_exception(_not_connected(view, store, reason, limit_s))
+    result.set_exception(_not_connected(part, store, reason, limit_s))
 
 
-def _not_connected(view: View, store: _MeetingStore, reason: str, limit_s: float) -> PeerLost:
-    absent = sorted(set(range(view.size)) - store.found_ranks())
-    who = ", ".join(str(view.members[rank]) for rank in absent) or "one that had come"
+def _not_connected(part: Part, store: _MeetingStore, reason: str, limit_s: float) -> PeerLost:
+    absent = sorted(set(range(part.size)) - store.found_ranks())
+    who = ", ".join(str(part.members[rank]) for rank in absent) or "one that had come"
     return PeerLost(f"could not connect with {who} within {limit_s:.1f} s: {reason}")
 
 
@@ -96,7 +99,7 @@ def _discard(result: Future[Connected]) -> None:
         result.result().sockets.close()
 
 
-def _connect(view: View, member: Member, store: Store, limit_s: float) -> Connected:
+def _connect(part: Part, member: Member, store: Store, limit_s: float) -> Connected:
     before = socket_inodes()
     where = {"hostname": member.address} if member.address else {"interface": "lo"}
     try:
@@ -109,7 +112,7 @@ def _connect(view: View, member: Member, store: Store, limit_s: float) -> Connec
     options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # missing in torch's stubs
     options._devices = [device]
     options._timeout = timedelta(seconds=limit_s / _GLOO_TIMEOUTS)
-    group = dist.ProcessGroupGloo(store, member.rank, view.size, options)
+    group = dist.ProcessGroupGloo(store, part.members.index(member), part.size, options)
     return Connected(group, ports, PeerSockets(before))
 
 

@@ -8,7 +8,7 @@ group's deadline: `CollectiveTimeout` names the workers that did not come, `Peer
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -43,6 +43,11 @@ class BucketReducer(ABC):
     def ready(self, bucket: int) -> None:
         """This member's part of `bucket` is written. Does some reducing if others are ready too; never waits."""
 
+    def reduced(self, bucket: int) -> bool:
+        """Whether `bucket`, which is ready, holds its sum already and may be read. Never waits. A reducer that cannot
+        tell before `finish` says no."""
+        return False
+
     @abstractmethod
     def finish(self, facts: Tensor) -> Tensor:
         """Wait until all buckets are reduced. `facts` (float64, 1-d, the same length everywhere and always) is
@@ -67,6 +72,19 @@ class Group(ABC):
     @abstractmethod
     def gather_bytes(self, payload: bytes, what: str) -> list[bytes]:
         """Return every member's payload, in rank order, to every member."""
+
+    def start_gather(self, parts: Sequence[Tensor], own: Tensor, what: str) -> Callable[[], None]:
+        """Begin to gather `own` (bytes: 1-d, uint8, in host memory, equally long on every member) of all members into
+        `parts`, in rank order. The function that is returned waits until it is done; until then the caller must touch
+        none of them. All members start in the same order and wait in the same order. By default nothing is sent before
+        the wait."""
+
+        def wait() -> None:
+            for part, payload in zip(parts, self.gather_bytes(own.numpy().tobytes(), what), strict=True):
+                if payload:
+                    part.copy_(torch.frombuffer(bytearray(payload), dtype=torch.uint8))
+
+        return wait
 
     @abstractmethod
     def reducer(self, buckets: Sequence[BucketSpec], facts: int) -> BucketReducer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from shoal.comm.control import ControlPage
 from shoal.core.errors import CollectiveTimeout, PeerLost
@@ -17,22 +17,25 @@ _SLEEP_SHARE = 0.02  # a sleep lengthens a wait by at most this part of it
 
 
 class Patience:
-    """Waits of the member in `seat` of view `number`, which has `size` members.
+    """Waits of the member in `seat` of view `number`, which has `crowd` members on this host.
 
+    `names`: the ranks of the view by which the members of the group are called in an error, in the order of the group.
     While it waits for others its seat says so, so that whoever looks for one that hangs can tell the victims from the
     culprit.
     """
 
-    def __init__(self, control: ControlPage, seat: int, size: int, timeout_s: float, number: int) -> None:
+    def __init__(
+        self, control: ControlPage, seat: int, crowd: int, timeout_s: float, number: int, names: Sequence[int]
+    ) -> None:
         self._control, self._seat, self._number = control, seat, number
-        self._timeout_s = timeout_s
+        self._timeout_s, self._names = timeout_s, tuple(names)
         # with more ranks than cores, the one that is waited for may need this core
-        self._crowded = size > len(os.sched_getaffinity(0))
+        self._crowded = crowd > len(os.sched_getaffinity(0))
 
     def wait(self, arrived: Callable[[], bool], missing: Callable[[], Iterable[int]], what: str, since: float) -> None:
         """Poll `arrived` until it is true. `since` (monotonic) is when the operation began: its deadline
-        counts from there. Raises `PeerLost` when the view is broken, and `CollectiveTimeout` with the ranks
-        from `missing`."""
+        counts from there. Raises `PeerLost` when the view is broken, and `CollectiveTimeout` with those whose
+        ranks in the group `missing` gives."""
         if not self._crowded:
             for _ in range(_SPINS):
                 if arrived():
@@ -54,7 +57,7 @@ class Patience:
                 raise PeerLost(f"view {self._number} was broken during {what}")
             now = time.monotonic()
             if now - since > self._timeout_s:
-                raise CollectiveTimeout(what, missing(), now - since)
+                raise CollectiveTimeout(what, [self._names[rank] for rank in missing()], now - since)
             if now < yield_until:
                 os.sched_yield()
             else:

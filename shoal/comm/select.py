@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from shoal.comm.shm_segment import give_back_older, unsupported
 from shoal.core.errors import ConfigError, ShoalError, nearest
+from shoal.core.teams import Part, leaders, split
 from shoal.core.world import Member, View
 
 if TYPE_CHECKING:
@@ -15,12 +16,12 @@ if TYPE_CHECKING:
     from shoal.comm.control import ControlPage
     from shoal.comm.group import Group
 
-BACKENDS = ("auto", "shm", "gloo", "nccl")
+BACKENDS = ("auto", "shm", "gloo", "hierarchical", "nccl")
 
 
-def choose_backend(requested: str, device: str, hosts: Sequence[str] = ()) -> tuple[str, str]:
+def choose_backend(requested: str, device: str, hosts: Sequence[str] = (), neighbours: bool = False) -> tuple[str, str]:
     """The backend for workers that compute on `device`, and why, as shown in the run's header. `hosts`: where they are,
-    if they do not share the memory of one.
+    if they do not share the memory of one; `neighbours`: some of them share a host.
 
     Raises `ConfigError` where the requested one cannot work.
     """
@@ -31,13 +32,17 @@ def choose_backend(requested: str, device: str, hosts: Sequence[str] = ()) -> tu
         if on_cuda:
             obstacle = _nccl_obstacle()
             return ("gloo", f"no NCCL: {obstacle}") if obstacle else ("nccl", "workers compute on CUDA devices")
+        if hosts and neighbours:
+            return "hierarchical", f"workers on {', '.join(hosts)}: one of each speaks for its host"
         obstacle = _apart(hosts) or unsupported()
         return (
             ("gloo", f"no shared memory: {obstacle}") if obstacle else ("shm", "all workers share this host's memory")
         )
+    on_devices = "it moves tensors in host memory, and workers compute on CUDA devices" if on_cuda else None
     if requested == "shm":
-        on_devices = "it moves tensors in host memory, and workers compute on CUDA devices" if on_cuda else None
         obstacle = _apart(hosts) or on_devices or unsupported()
+    elif requested == "hierarchical":
+        obstacle = on_devices or _gloo_obstacle()
     elif requested == "nccl":
         obstacle = _nccl_obstacle() if on_cuda else f"it moves tensors between CUDA devices, and device={device}"
     else:
@@ -77,42 +82,79 @@ def make_group(
     store: Callable[[], Store],
     timeout_s: float,
     device: str = "cpu",
+    part: Part | None = None,
 ) -> Group:
-    """The group of all members of `view`, of which this process is the one with `key`. Collective.
+    """The group of the members of `view`, or only of those of `part`, of which this process is the one with `key`.
+    Collective for them. Several parts of a view may be there at the same time, beside the group of the whole.
 
-    `backend` may be "auto"; `store`, where the members find each other, is opened only if the backend needs one. No
-    earlier group of the run may have had the view's number. Raises `PeerLost` if the view breaks meanwhile.
+    `backend` may be "auto"; `store`, where the members of the view find each other, is opened only if the backend needs
+    one. No earlier group of the run may have had the numbers of the view and the part. Raises `PeerLost` if the view
+    breaks meanwhile.
     """
+    whole = Part.whole(view)
+    part = part or whole
     member = view.member(key)
-    if member is None:
-        raise ShoalError(f"the process {key} is no member of view {view.number}")
-    if view.size == 1:
+    if member is None or member not in part.members:
+        which = f"part {part.number} of view {view.number}" if part.number else f"view {view.number}"
+        raise ShoalError(f"the process {key} is no member of {which}")
+    if part.size == 1:
         from shoal.comm.solo import SoloGroup
 
         return SoloGroup()
-    hosts = () if view.on_one_host else tuple(dict.fromkeys(other.host for other in view.members))
-    backend, _ = choose_backend(backend, device, hosts)
+    by_host = split(part.members, "host")
+    hosts = () if len(by_host) == 1 else tuple(dict.fromkeys(other.host for other in part.members))
+    backend, _ = choose_backend(backend, device, hosts, len(by_host) < part.size)
+    if backend == "hierarchical":
+        if 1 < len(by_host) < part.size:
+            return _hierarchical(view, member, control, store, timeout_s, part)
+        backend, _ = choose_backend("auto", device, hosts)  # there is only one level
     if backend == "shm":
         from shoal.comm.shm import ShmGroup
 
-        return ShmGroup(view, member, control, timeout_s)
+        return ShmGroup(view, member, control, timeout_s, part)
+    from shoal.comm.part_store import PartStore
     from shoal.comm.torch_group import TorchGroup
 
     if device == "cuda":  # each worker of a host has its own
         import torch
 
-        device = f"cuda:{_neighbours(view, member).index(member) % torch.cuda.device_count()}"
-    return TorchGroup(view, member, control, store(), backend, timeout_s, device)
+        device = f"cuda:{whole.neighbours(member).index(member) % torch.cuda.device_count()}"
+    meeting = PartStore(store(), f"part-{part.number}") if part.number else store()
+    return TorchGroup(view, member, control, meeting, backend, timeout_s, device, part)
+
+
+def _hierarchical(
+    view: View, member: Member, control: ControlPage, store: Callable[[], Store], timeout_s: float, part: Part
+) -> Group:
+    """Workers of a host among themselves, and one of each host for all of them.
+
+    Both levels have the number of the part. They do not meet in memory: only one member of a host is in the upper one,
+    which is connected by gloo.
+    """
+    from shoal.comm.hierarchical import HierarchicalGroup
+    from shoal.comm.part_store import PartStore
+
+    teams = split(part.members, "host")
+    team = next(team for team in teams if member in team)
+
+    def level(members: tuple[Member, ...], name: str) -> Group:
+        def meeting() -> Store:
+            return PartStore(store(), name)
+
+        return make_group(view, member.key, control, "auto", meeting, timeout_s, "cpu", Part(part.number, members))
+
+    inner = level(team, f"host-{team[0].rank}")
+    try:
+        outer = level(leaders(teams), "leaders") if member == team[0] else None
+    except BaseException:
+        inner.close()
+        raise
+    return HierarchicalGroup(teams, member, inner, outer)
 
 
 def forget_older(view: View, member: Member, control: ControlPage) -> None:
-    """Give back the shared memory of groups before that of `view`. To be called by all members once they have met in
+    """Give back the shared memory of groups before those of `view`. To be called by all members once they have met in
     it, not before: until then one of them may not yet have seen that all had arrived in the last one.
     """
-    if member == _neighbours(view, member)[0]:
+    if member == Part.whole(view).neighbours(member)[0]:
         give_back_older(control.fd, view.number)
-
-
-def _neighbours(view: View, member: Member) -> list[Member]:
-    """The members that share a control page with `member`, itself included, in the order of ranks."""
-    return [other for other in view.members if other.agent == member.agent]

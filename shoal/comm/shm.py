@@ -26,6 +26,7 @@ from shoal.comm.patience import Patience
 from shoal.comm.shm_reducer import ShmReducer, share
 from shoal.comm.shm_segment import LINE_BYTES, Window, round_up, unsupported
 from shoal.core.errors import ConfigError, ShoalError
+from shoal.core.teams import Part
 from shoal.core.world import Member, View
 
 SLOT_BYTES = 4 << 20  # a barrier for each: larger than a cache, because where cores are shared barriers are dear
@@ -36,23 +37,30 @@ _WORDS = LINE_BYTES // 8
 
 
 class ShmGroup(Group):
-    """The group of `view`, whose members inherited the same control page, in the process that is `member`. The
-    constructor does not wait. The view's number tells groups apart: no earlier one had it.
+    """The group of `view`, or of a part of it, whose members inherited the same control page, in the process that is
+    `member`. The constructor does not wait. The numbers of view and part tell groups apart: no earlier one had them.
     """
 
-    def __init__(self, view: View, member: Member, control: ControlPage, timeout_s: float) -> None:
+    def __init__(
+        self, view: View, member: Member, control: ControlPage, timeout_s: float, part: Part | None = None
+    ) -> None:
         reason = unsupported()
         if reason is not None:
             raise ConfigError(f"comm.backend=shm cannot be used: {reason}. Use comm.backend=gloo")
-        rank, size = member.rank, view.size
+        whole = Part.whole(view)
+        part = part or whole
+        rank, size = part.members.index(member), part.size
         self.rank, self.size, self.backend = rank, size, "shm"
-        self._patience = Patience(control, member.seat, size, timeout_s, view.number)
-        self._window = Window(control.fd, view.number)
+        crowd = len(whole.neighbours(member))
+        self._patience = Patience(control, member.seat, crowd, timeout_s, view.number, part.ranks)
+        self._window = Window(control.fd, view.number, part.number)
         header_bytes = round_up(size * LINE_BYTES, mmap.PAGESIZE)
         self._range = self._window.take(header_bytes + _SLOTS * size * SLOT_BYTES)
         words = memoryview(self._range)[: size * LINE_BYTES].cast("q")
         self._rows = [words[r * _WORDS : (r + 1) * _WORDS] for r in range(size)]
         self._own = self._rows[rank]
+        if any(self._own):
+            raise ShoalError(f"part {part.number} of view {view.number} had a group before: each has one at most")
         self._others = [row for r, row in enumerate(self._rows) if r != rank]
         memory = torch.from_numpy(np.frombuffer(self._range, dtype=np.uint8))[header_bytes:]
         slots = memory.view(_SLOTS, size, SLOT_BYTES)

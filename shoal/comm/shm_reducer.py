@@ -100,6 +100,11 @@ class ShmReducer(BucketReducer):
         self._marked.append(bucket)
         self._reduce_available()
 
+    def reduced(self, bucket: int) -> bool:
+        if self._marked:
+            self._reduce_available()
+        return all(row[bucket] >= self._step for row in self._done)
+
     def finish(self, facts: Tensor) -> Tensor:
         since = time.monotonic()
         if self._unmarked:

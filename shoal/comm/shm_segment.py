@@ -1,10 +1,10 @@
 """Anonymous shared memory behind the control page's descriptor, cut up in the same way by every rank.
 
-The memfd of a run is one sparse file. Each group owns a window of it, far from all others, and takes ranges
-from its window one after the other; as every member takes the same ranges in the same order, none has to tell
-another where a range lies. Memory that was never written reads as zero, so the words of a new range need no
-initialisation. Nothing has a name: when the last process of the run is gone, however it went, so is the
-memory.
+The memfd of a run is one sparse file. Each view owns a window of it, each of its groups a slice of the window, far
+from all others, and a group takes ranges from its slice one after the other; as every member takes the same ranges in
+the same order, none has to tell another where a range lies. Memory that was never written reads as zero, so the words
+of a new range need no initialisation. Nothing has a name: when the last process of the run is gone, however it went, so
+is the memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ import sys
 
 from shoal.core.errors import ShoalError
 
-WINDOW_BYTES = 1 << 40  # of the sparse file, not of memory; the control page lies in the first window
+# of the sparse file, not of memory: half a million views, each with its own group and up to 255 parts
+WINDOW_BYTES = 1 << 44  # the control page lies in the first window
+SLICE_BYTES = 1 << 36
+_PARTS = WINDOW_BYTES // SLICE_BYTES
 _FALLOC_KEEP_SIZE, _FALLOC_PUNCH_HOLE = 1, 2  # from linux/falloc.h
 LINE_BYTES = 64  # a cache line: words with different writers stand on different lines
 
@@ -37,7 +40,7 @@ def unsupported() -> str | None:
 
 
 def give_back_older(fd: int, number: int) -> None:
-    """Give back the memory of all groups with a number below `number`: nobody computes in them any more.
+    """Give back the memory of all groups of views before `number`: nobody computes in them any more.
 
     Who still holds a tensor of one reads zeros. A broken group cannot do it itself: its members cannot agree that all
     have left, and one that was killed left its part behind.
@@ -69,12 +72,15 @@ class SharedRange(mmap.mmap):
 
 
 class Window:
-    """Hands out the ranges of group `number`. Every member must ask for the same sizes in the same order."""
+    """Hands out the ranges of a group: that of view `number`, or of its part `part`. Every member must ask for the same
+    sizes in the same order."""
 
-    def __init__(self, fd: int, number: int) -> None:
+    def __init__(self, fd: int, number: int, part: int = 0) -> None:
+        if not 0 <= part < _PARTS:
+            raise ShoalError(f"part {part} of view {number} has no place in shared memory: {_PARTS - 1} are possible")
         self._fd = fd
-        self._next = (1 + number) * WINDOW_BYTES
-        self._end = self._next + WINDOW_BYTES
+        self._next = (1 + number) * WINDOW_BYTES + part * SLICE_BYTES
+        self._end = self._next + SLICE_BYTES
 
     def take(self, size_bytes: int, own: tuple[int, int] = (0, 0)) -> SharedRange:
         """Map the next `size_bytes`. `own` (start, length; whole pages) is allocated now, by its owner, so
@@ -84,7 +90,7 @@ class Window:
         self._next += size_bytes
         try:
             if self._next > self._end:
-                raise OSError("the window of the group is full")
+                raise OSError("the group has taken all that it may")
             # allocating the last page grows the file and can never shrink it, unlike ftruncate, which would
             # cut off what a faster rank has taken in the meantime
             os.posix_fallocate(self._fd, self._next - mmap.PAGESIZE, mmap.PAGESIZE)

@@ -23,6 +23,9 @@ class SoloReducer(BucketReducer):
         if self._specs[bucket].divided and self._weight != 0:
             self.buffers[bucket].mul_(1.0 / self._weight)
 
+    def reduced(self, bucket: int) -> bool:
+        return True
+
     def finish(self, facts: Tensor) -> Tensor:
         return facts.unsqueeze(0).clone()
 

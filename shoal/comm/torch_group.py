@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -19,11 +19,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import Store
 
+from shoal.comm.arrivals import Arrivals
 from shoal.comm.control import ControlPage
 from shoal.comm.gloo import Connected, connect_gloo
 from shoal.comm.group import BucketReducer, BucketSpec, Group
 from shoal.comm.peer_sockets import PeerSockets, socket_inodes
 from shoal.core.errors import CollectiveTimeout, PeerLost, ShoalError
+from shoal.core.teams import Part
 from shoal.core.world import Member, View
 
 _GLANCE = timedelta(seconds=0.02)  # how long gloo may wait before we look again whether the view is broken
@@ -36,8 +38,8 @@ _LOST = ("connection", "socket", "broken pipe", "peer", "remote", "nccl communic
 
 
 class TorchGroup(Group):
-    """The group of `view`, which meets in `store`, in the process that is `member`. The constructor waits until all are
-    connected; see `connect_gloo`."""
+    """The group of `view`, or of a part of it, which meets in `store`, in the process that is `member`. The constructor
+    waits until all are connected; see `connect_gloo`."""
 
     def __init__(
         self,
@@ -48,21 +50,21 @@ class TorchGroup(Group):
         backend: str = "gloo",
         timeout_s: float = 300.0,
         device: str = "cpu",
+        part: Part | None = None,
     ) -> None:
-        self.rank, self.size, self.backend = member.rank, view.size, backend
+        part = part or Part.whole(view)
+        self.rank, self.size, self.backend = part.members.index(member), part.size, backend
         self._control, self._timeout_s = control, timeout_s
         self._number, self._seat = view.number, member.seat
         self._device = torch.device(device)
-        # only the seats of this host's page can be looked at
-        self._seats = {other.rank: other.seat for other in view.members if other.agent == member.agent}
-        self._base, self._bases = control.arrived(member.seat), [0] * view.size
+        self._arrivals = Arrivals(view, part, member, control)
         self._works: list[dist.Work] = []  # started and not completed
         self._failed = self._closed = False
         limit = timedelta(seconds=timeout_s + _GLOO_MARGIN_S)
         if backend == "nccl":
             self._connected = Connected(self._make_nccl(store, limit), frozenset(), PeerSockets(socket_inodes()))
         else:
-            self._connected = connect_gloo(view, member, control, store, timeout_s)
+            self._connected = connect_gloo(view, part, member, control, store, timeout_s)
             self._connected.group._set_default_timeout(limit)
         self._group = self._connected.group
         try:
@@ -76,20 +78,18 @@ class TorchGroup(Group):
             torch.cuda.set_device(self._device)
             options = dist.ProcessGroupNCCL.Options()
             options._timeout = limit
+            self._store = store  # asked later, too, and torch holds only its own half of one of ours
             return dist.ProcessGroupNCCL(store, self.rank, self.size, options)
         except RuntimeError as error:
             raise ShoalError(f"cannot connect the nccl group: {_first_line(error)}") from error
 
     def _introduce(self) -> None:
-        """Tell each other from where everybody counts its operations, and which ports are gloo's."""
-        port = next(iter(self._connected.ports), 0)
-        row = torch.tensor([self._base, port], dtype=torch.int64, device=self._device)
+        """Tell each other which ports are gloo's."""
+        row = torch.tensor([next(iter(self._connected.ports), 0)], dtype=torch.int64, device=self._device)
         rows = [torch.empty_like(row) for _ in range(self.size)]
         what, since = "the making of the group", time.monotonic()
         self.complete(self.start_all_gather(rows, row), what, self.arrive(), since)
-        table = torch.stack(rows).tolist()
-        self._bases = [base for base, _ in table]
-        self._connected.sockets.keep(self._connected.ports, {port for _, port in table})
+        self._connected.sockets.keep(self._connected.ports, {int(port) for port in rows})
 
     def all_reduce(self, tensor: Tensor, what: str) -> None:
         flat = self._flat(tensor)
@@ -117,6 +117,12 @@ class TorchGroup(Group):
         self.complete(self.start_all_gather(everyone, padded), what, number, since)
         return [part.cpu().numpy()[:count].tobytes() for part, count in zip(everyone, numbers, strict=True)]
 
+    def start_gather(self, parts: Sequence[Tensor], own: Tensor, what: str) -> Callable[[], None]:
+        if self._device.type != "cpu":
+            return super().start_gather(parts, own, what)
+        work = self.start_all_gather(list(parts), own)
+        return lambda: self.complete(work, what, self.arrive(), time.monotonic())
+
     def reducer(self, buckets: Sequence[BucketSpec], facts: int) -> BucketReducer:
         from shoal.comm.torch_reducer import TorchReducer
 
@@ -141,7 +147,7 @@ class TorchGroup(Group):
             ).start()
         self._connected.sockets.close()
         self._connected.group = None
-        del self._group, self._works
+        del self._group, self._works, self._arrivals
 
     def __del__(self) -> None:
         # whoever forgets to close a group that failed would wait in the destructor of gloo's
@@ -161,10 +167,11 @@ class TorchGroup(Group):
         return work
 
     def arrive(self) -> int:
-        """Say in the control page that this member enters its next operation; returns the number of it."""
+        """Say where others can see it that this member enters its next operation; returns the number of it."""
         if self._closed:
             raise ShoalError("this group is closed")
-        return self._control.arrive(self._seat) - self._base
+        self._control.tick(self._seat)
+        return self._arrivals.arrive()
 
     def complete(self, work: dist.Work, what: str, number: int, since: float) -> None:
         """Wait for `work`, part of operation `number`, which began at `since` (monotonic)."""
@@ -175,7 +182,7 @@ class TorchGroup(Group):
                     raise PeerLost(f"view {self._number} was broken during {what}")
                 elapsed_s = time.monotonic() - since
                 if elapsed_s > self._timeout_s:
-                    raise CollectiveTimeout(what, self._missing(number), elapsed_s)
+                    raise CollectiveTimeout(what, self._arrivals.missing(number), elapsed_s)
             self._works.remove(work)
         except BaseException:
             self._failed = True
@@ -201,14 +208,8 @@ class TorchGroup(Group):
             if self._control.broken(self._number) or any(word in message for word in _LOST):
                 raise PeerLost(f"a worker was lost during {what}: {_first_line(error)}") from error
             if "timed out" in message or "timeout" in message:
-                raise CollectiveTimeout(what, self._missing(number), time.monotonic() - since) from error
+                raise CollectiveTimeout(what, self._arrivals.missing(number), time.monotonic() - since) from error
             raise
-
-    def _missing(self, number: int) -> list[int]:
-        """The members of this host that have not come to operation `number`; if they have, those of other hosts."""
-        arrived = {rank: self._control.arrived(seat) - self._bases[rank] for rank, seat in self._seats.items()}
-        absent = [rank for rank, count in arrived.items() if count < number]
-        return absent or [rank for rank in range(self.size) if rank not in arrived]
 
     def _flat(self, tensor: Tensor) -> Tensor:
         """The tensor's values in a row on the group's device: its own memory where that is possible."""

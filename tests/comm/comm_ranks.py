@@ -16,10 +16,12 @@ from torch._C._distributed_c10d import Store
 
 from shoal.comm.control import ControlPage
 from shoal.comm.group import Group
+from shoal.comm.hierarchical import HierarchicalGroup
 from shoal.comm.select import make_group
 from shoal.comm.shm import ShmGroup
 from shoal.core.errors import CollectiveTimeout
-from shoal.core.world import View
+from shoal.core.teams import Part, leaders, teams
+from shoal.core.world import Member, View
 from shoal.launch.session import Session
 
 BACKENDS = ("shm", "gloo")
@@ -44,13 +46,61 @@ def view_of(session: Session, number: int = 1, ranks: Sequence[int] | None = Non
 def join(
     session: Session, backend: str, timeout_s: float = 30.0, number: int = 1, ranks: Sequence[int] | None = None
 ) -> Group:
-    """The group of a view (see `view_of`); for shared memory also if that has only one member."""
+    """The group of a view (see `view_of`); for shared memory also if that has only one member.
+
+    A backend may have a layout, digits that are seats: in "shm 02/13" each worker has the group of its own part of the
+    view, in "hierarchical 02/13" there are two hosts.
+    """
     view, key = view_of(session, number, ranks), session.attendance.key
-    member = view.member(key)
-    if backend == "shm" and view.size == 1 and member is not None:
-        return ShmGroup(view, member, session.control, timeout_s)
+    name, _, layout = backend.partition(" ")
+    if name == "hierarchical":
+        return join_hosts(session, on_hosts(view, layout), timeout_s)
     store = partial(session.attendance.store, view, timeout_s)
+    member = view.member(key)
+    assert member is not None
+    if layout:
+        mine = 1 + layout.split("/").index(part_of(layout, member))
+        part = Part(mine, tuple(one for one in view.members if part_of(layout, one) == part_of(layout, member)))
+        return make_group(view, key, session.control, name, store, timeout_s, part=part)
+    if backend == "shm" and view.size == 1:
+        return ShmGroup(view, member, session.control, timeout_s)
     return make_group(view, key, session.control, backend, store, timeout_s)
+
+
+def part_of(layout: str, member: Member) -> str:
+    """The part of a layout that has this member."""
+    return next(part for part in layout.split("/") if str(member.seat) in part)
+
+
+def on_hosts(view: View, layout: str) -> View:
+    """The same view, as if each part of the layout were a host."""
+    names = {member: f"host-{layout.split('/').index(part_of(layout, member))}" for member in view.members}
+    members = [replace(one, host=name, agent=name, address="127.0.0.1") for one, name in names.items()]
+    return View(view.number, tuple(members))
+
+
+def join_hosts(session: Session, view: View, timeout_s: float) -> Group:
+    """The group of a view over hosts: in two levels also where one would do. As these hosts have in truth one memory,
+    two teams that both use it are put together here, as parts of the view."""
+    store = partial(session.attendance.store, view, timeout_s)
+    make = partial(make_group, view, session.attendance.key, session.control, "auto", store, timeout_s)
+    hosts, member = teams(view, "host"), view.member(session.attendance.key)
+    assert member is not None
+    if len(hosts) == 1 or sum(len(host) > 1 for host in hosts) == 1:
+        return make()
+    at = next(number for number, host in enumerate(hosts) if member in host)
+    inner = make(part=Part(2 + at, hosts[at]))
+    outer = make(part=Part(1, leaders(hosts))) if member == hosts[at][0] else None
+    return HierarchicalGroup(hosts, member, inner, outer)
+
+
+def place_in(session: Session, backend: str) -> tuple[int, int]:
+    """The rank and size that the group of all ranks should have."""
+    name, _, layout = backend.partition(" ")
+    if not layout or name == "hierarchical":
+        return session.world.rank, session.world.size
+    mine = next(part for part in layout.split("/") if str(session.world.rank) in part)
+    return mine.index(str(session.world.rank)), len(mine)
 
 
 def attempt(session: Session, function: Callable[..., Any], *args: Any) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from comm_ranks import BACKENDS, join
+from comm_ranks import BACKENDS, join, place_in
 
 from shoal.comm.group import BucketReducer, BucketSpec
 from shoal.launch.session import Session
@@ -36,22 +37,28 @@ def digest(*tensors: torch.Tensor) -> str:
 # --- all_reduce, broadcast, gather_bytes, barrier
 
 
-def collectives(session: Session, backend: str) -> str:
-    rank, size = session.world.rank, session.world.size
+def collectives(
+    session: Session,
+    backend: str,
+    dtypes: Sequence[str] = DTYPES,
+    numels: Sequence[int] = NUMELS,
+    payload_bytes: int = 5_000_000,
+) -> str:
     group = join(session, backend)
-    assert (group.rank, group.size) == (rank, size)
-    for dtype in DTYPES:
-        for numel in NUMELS:
+    rank, size = group.rank, group.size
+    assert (rank, size) == place_in(session, backend)
+    for dtype in dtypes:
+        for numel in numels:
             tensor = values(numel, rank, numel, dtype)
             group.all_reduce(tensor, "a sum")
             expected = sum(values(numel, r, numel, dtype) for r in range(size))
             assert torch.equal(tensor, torch.as_tensor(expected)), (dtype, numel)
     for source in range(size):
-        for numel in NUMELS:
+        for numel in numels:
             tensor = values(numel, rank, numel, "bfloat16")
             group.broadcast(tensor, source, "a copy")
             assert torch.equal(tensor, values(numel, source, numel, "bfloat16"))
-    for lengths in ([0] * size, list(range(size)), [(r + 1) % size * 5_000_000 for r in range(size)]):
+    for lengths in ([0] * size, list(range(size)), [(r + 1) % size * payload_bytes for r in range(size)]):
         payloads = [bytes([r]) * lengths[r] for r in range(size)]
         assert group.gather_bytes(payloads[rank], "payloads") == payloads
     group.barrier("the end")

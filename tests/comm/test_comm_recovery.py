@@ -109,17 +109,22 @@ def outlive(session: Session, backend: str) -> None:
 def test_survivors_of_a_killed_member_go_on_in_the_next_view(ranks: RankHarness, backend: str) -> None:
     size = len(OPERATIONS) + 1
     with ranks.start(size, outlive, backend) as run:
-        for number in range(1, size):
-            survivors = range(size - number)
-            await_step(run.control, range(size + 1 - number), working(number))
-            run.signal(size - number, signal.SIGKILL)
-            run.wait_for(size - number)
-            begun = time.monotonic()
-            run.control.break_view(number)
-            await_step(run.control, survivors, left(number))
-            assert time.monotonic() - begun < PROMPT_S
-        last = run.wait_for(0)
-        assert last.code == 0, run.describe()
+        kill_all_but_one(run, size)
+
+
+def kill_all_but_one(run: RankRun, size: int) -> None:
+    """One after the other, each in a view of those that are left."""
+    for number in range(1, size):
+        survivors = range(size - number)
+        await_step(run.control, range(size + 1 - number), working(number))
+        run.signal(size - number, signal.SIGKILL)
+        run.wait_for(size - number)
+        begun = time.monotonic()
+        run.control.break_view(number)
+        await_step(run.control, survivors, left(number))
+        assert time.monotonic() - begun < PROMPT_S
+    last = run.wait_for(0)
+    assert last.code == 0, run.describe()
 
 
 # --- the same member freezes and comes back, again and again
