@@ -1,0 +1,1 @@
+"""Ways of making gradients and differences small before they are sent."""
