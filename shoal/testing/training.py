@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from shoal.core.config import resolve
+from shoal.core.config import HybridSettings, ServerSettings, resolve
 from shoal.core.cursor import GlobalBatch
 from shoal.core.errors import NonFiniteLoss
 from shoal.core.grains import Grain
@@ -85,6 +85,9 @@ class Recording(Strategy[Any]):
         self.record.passed += sum(one.samples for one in work.passes)
         return result
 
+    def reach(self, replica: Any) -> int:
+        return self.inner.reach(replica)
+
     def evaluate(self, replica: Any, batch: Batch) -> Sums:
         return self.inner.evaluate(replica, batch)
 
@@ -136,7 +139,7 @@ class Order:
 
 def train(session: Session, order: Order) -> RankRecord:
     """Carry out `order` as one of the session's workers. Collective."""
-    strategy = Recording(_choose(order.strategy, session.world.size))
+    strategy = Recording(_choose(order, session.world.size))
     record = strategy.record
     spec = _spec(order, strategy, session.world.size)
     model = spec.program.model
@@ -193,8 +196,12 @@ def train_all(session: Session, orders: Sequence[Order]) -> list[RankRecord]:
     return [train(session, order) for order in orders]
 
 
-def _choose(strategy: StrategyChoice, workers: int) -> Strategy[Any]:
-    return choose_strategy(strategy, workers) if isinstance(strategy, str) else strategy()
+def _choose(order: Order, workers: int) -> Strategy[Any]:
+    if not isinstance(order.strategy, str):
+        return order.strategy()
+    hybrid = {key.removeprefix("hybrid."): value for key, value in order.how.items() if key.startswith("hybrid.")}
+    server = {key.removeprefix("server."): value for key, value in order.how.items() if key.startswith("server.")}
+    return choose_strategy(order.strategy, workers, HybridSettings(**hybrid), ServerSettings(**server))
 
 
 def _spec(order: Order, strategy: Strategy[Any], workers: int) -> RunSpec:

@@ -1,0 +1,154 @@
+"""What all parts of a `KVStore` are built on: asking servers, and knowing where keys lie."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import numpy.typing as npt
+
+from shoal.comm.bulk import Message
+from shoal.core.errors import ConfigError, nearest
+from shoal.store.answers import Answer, Refused
+from shoal.store.client import Link
+from shoal.store.directory import Atlas, Declaration
+from shoal.store.errors import StoreRefused
+from shoal.store.futures import after, gather
+from shoal.store.keys import Slice
+from shoal.store.modes.base import Mode
+from shoal.store.operations import Change, Declare, Operation
+from shoal.store.state import Call, unpack_reply
+
+T = TypeVar("T")
+Array = npt.NDArray[Any]
+Maker = Callable[[str, int], Change]
+
+_MARGIN_S = 30.0  # what has a deadline of its own ends well within
+
+
+class Asking:
+    """Base of `KVStore`. May be used from any thread."""
+
+    def __init__(self, mode: Mode, deadline_s: float, placement: str) -> None:
+        self._mode, self.deadline_s, self._placement = mode, deadline_s, placement
+        self._atlas = Atlas(mode.posts)
+        self._learning = threading.Lock()
+
+    @property
+    def servers(self) -> int:
+        """Over how many servers (or, in peers' modes, owners) the keys are spread."""
+        return self._mode.posts
+
+    @property
+    def bytes_sent(self) -> int:
+        return sum(link.bytes_sent for link in self._mode.links)
+
+    @property
+    def bytes_received(self) -> int:
+        return sum(link.bytes_received for link in self._mode.links)
+
+    # ---- asking
+
+    def _deadline(self, deadline_s: float | None) -> float:
+        return self.deadline_s if deadline_s is None else deadline_s
+
+    def _change(self, post: int, make: Maker, what: str, deadline_s: float | None, **how: Any) -> Future[Any]:
+        """Have a server make a change, if this worker may make any."""
+        return self._change_at(self._mode.writer(post), post, make, what, deadline_s, **how)
+
+    def _change_at(
+        self, link: Link, post: int, make: Maker, what: str, deadline_s: float | None, **how: Any
+    ) -> Future[Any]:
+        sent = link.submit(make, what, self._deadline(deadline_s), extra={"p": post}, **how)
+        return after(sent, lambda message: _checked(message, what, post))
+
+    def _read(
+        self,
+        post: int,
+        operation: Operation,
+        what: str,
+        deadline_s: float | None,
+        worker: int | None = None,
+        **how: Any,
+    ) -> Future[Any]:
+        """Read from a server, or from one worker's copy."""
+        link, extra = self._mode.reader(post, worker)
+        sent = link.submit(operation, what, self._deadline(deadline_s), extra=extra, **how)
+        return after(sent, lambda message: _checked(message, what, post))
+
+    def _call(self, what: str, deadline_s: float | None = None, waits: bool = False, **given: Any) -> Future[Any]:
+        """A call to directory or rounds, which are with the first server."""
+        link = self._mode.desk()
+        sent = link.submit(Call(what, given), what, self._deadline(deadline_s), waits=waits, extra={"p": 0})
+        return after(sent, lambda message: _checked(message, what, 0))
+
+    def _wait(self, future: Future[T], deadline_s: float | None = None) -> T:
+        """The result. Every request ends by itself at its deadline; this one only makes sure."""
+        return future.result(self._deadline(deadline_s) + _MARGIN_S)
+
+    # ---- knowing where keys lie
+
+    def _forget_keys(self) -> None:
+        """The servers have gone back: they may not know all keys any more. Whoever is learning learns in vain."""
+        self._atlas = Atlas(self._mode.posts)
+
+    def register(self, declarations: Sequence[Declaration], deadline_s: float | None = None) -> None:
+        """Declare keys together, which lets them be placed evenly together. One that is declared in the same way
+        already is left as it is; raises `ConfigError` if it is declared otherwise."""
+        self._mode.writer(0)  # says so if this worker may not
+        batch = [one.to_plain() for one in declarations]
+        with self._learning:
+            found = self._wait(self._call("register", deadline_s, placement=self._placement, batch=batch), deadline_s)
+            self._learn(found, deadline_s)
+
+    def _learn(self, directory: dict[str, Any], deadline_s: float | None) -> None:
+        """Take in what is new, and make sure that every server holds its slices of it."""
+        atlas = self._atlas
+        new = atlas.learn(directory)
+        by_post: dict[int, list[Any]] = {}
+        for declaration in new:
+            for post, part in atlas.of(declaration.key.name):
+                by_post.setdefault(post, []).append(declaration.holding(part))
+        futures = []
+        for post, holdings in by_post.items():
+            make = maker(Declare, holdings=tuple(holdings))
+            link = self._mode.links[post]
+            futures.append(self._change_at(link, post, make, "declare", deadline_s, stream="/declare"))
+        self._wait(gather(futures, lambda answers: None), deadline_s)
+
+    def _declared(self, key: str, deadline_s: float | None = None) -> Declaration:
+        """What is known of a key; asks the first server if nothing is."""
+        if key not in self._atlas.declarations:
+            with self._learning:
+                if key not in self._atlas.declarations:
+                    self._learn(self._wait(self._call("directory", deadline_s), deadline_s), deadline_s)
+        found = self._atlas.declarations.get(key)
+        if found is None:
+            known = self._atlas.declarations
+            hint = nearest(key, known) if known else "it has no keys yet"
+            raise ConfigError(f"there is no key {key!r} in this store ({hint}): set or declare it first")
+        return found
+
+    def _parts(self, key: str) -> tuple[tuple[int, Slice], ...]:
+        return self._atlas.of(key)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The names of all keys that have been declared by anybody."""
+        with self._learning:
+            self._learn(self._wait(self._call("directory")), None)
+        return tuple(self._atlas.declarations)
+
+
+def maker(kind: Callable[..., Change], **fields: Any) -> Maker:
+    """Makes the change when its number is known."""
+    return lambda client, sequence: kind(client=client, sequence=sequence, **fields)
+
+
+def _checked(message: Message, what: str, post: int) -> Any:
+    answer: Answer | dict[str, Any] = unpack_reply(message.head, list(message.arrays))
+    if isinstance(answer, Refused):
+        raise StoreRefused(what, post, answer.reason, answer.detail)
+    return answer
