@@ -14,6 +14,8 @@ from shoal.core.world import Member, View, World
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
+    from shoal.store.access import FleetAccess
+
 
 class FitOver(Exception):  # noqa: N818 - control flow, as StopIteration is
     """The fit that this worker has come for is finished already: it passes over it."""
@@ -75,6 +77,11 @@ class Attendance(ABC):
     @abstractmethod
     def store(self, view: View, timeout_s: float) -> Store:
         """The store in which the members of `view` find each other."""
+
+    def fleet(self, fit: int) -> FleetAccess | None:
+        """The way to the servers that the launcher starts for `fit`, which must have been asked of it; None where there
+        is no launcher that could. Does not wait."""
+        return None
 
 
 class FixedAttendance(Attendance):

@@ -64,7 +64,7 @@ class Link:
         self.address = address
         self.on_word: Callable[[Any], None] = lambda word: None
         self.amend: Callable[[Any], Any] = lambda status: status
-        self._keys, self._beat_s = keys, beat_s
+        self.keys, self._beat_s = keys, beat_s
         self._patience_s = max(_SILENCE_S, 3 * beat_s)
         self._changed = threading.Condition()
         self._status: Status | None = None
@@ -204,9 +204,9 @@ class Link:
     def _connect(self, context: zmq.Context[Any]) -> zmq.Socket[bytes]:
         socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
         socket.identity = os.urandom(16).replace(b"\0", b"\1")  # an identity must not begin with a zero
-        socket.curve_serverkey = self._keys.server_public.encode()
-        socket.curve_publickey = self._keys.client_public.encode()
-        socket.curve_secretkey = self._keys.client_secret.encode()
+        socket.curve_serverkey = self.keys.server_public.encode()
+        socket.curve_publickey = self.keys.client_public.encode()
+        socket.curve_secretkey = self.keys.client_secret.encode()
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, _MOST_RECONNECT_MS)

@@ -18,6 +18,8 @@ from shoal.elastic.status import WorkerState, WorkerStatus, WorkerWord
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
+    from shoal.store.access import FleetAccess
+
 _LOOK_S = 0.1  # how often to look whether the run is over for all
 _GOODBYE_S = 10.0  # how long to wait that the coordinator has heard what a worker says last
 
@@ -117,6 +119,11 @@ class LinkedAttendance(Attendance):
         # kept, because torch holds only its own half of an object of ours: without this one, it cannot be called
         self._store = CoordinatorStore(self._link, prefix, timeout_s, lambda: self._control.broken(view.number))
         return self._store
+
+    def fleet(self, fit: int) -> FleetAccess | None:
+        from shoal.elastic.fleet import access_to
+
+        return access_to(self._link, self._link.keys, fit, self._start_timeout_s)
 
     def close(self) -> None:
         """End the link."""

@@ -1,4 +1,4 @@
-"""A process beside the workers that is started again whenever it ends: the coordinator, an evaluator."""
+"""A process beside the workers: the coordinator, an evaluator, a parameter server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Companion(ABC):
     """One such process at a time. `fork` says how it is forked: it is given the process's end of `channel`, on which
     it sends lines of JSON, and its log. Its owner watches `channel` and `log`, and calls `on_exit`."""
 
-    name: ClassVar[str]
+    name: str
     limit: ClassVar[int]  # starts after which it is given up
 
     def __init__(self, nursery: Nursery) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from shoal.core.errors import ShoalError
 from shoal.elastic.journal import JOURNAL_NAME
 from shoal.elastic.keys import RunKeys, write_key_file
-from shoal.elastic.messages import Ask, Request, SetJournal, StoreSet
+from shoal.elastic.messages import Ask, Request, SetJournal, StoreDelete, StoreSet
 from shoal.elastic.process import CoordinatorSpec
 from shoal.elastic.terms import Terms
 from shoal.launch.agent import Agent
@@ -41,7 +41,9 @@ class Coordination:
         spec = CoordinatorSpec(self.keys, terms)
         if job.listen is not None:
             spec = replace(spec, host=job.listen.address, port=job.listen.port)
-        self._offer = StoreSet(STORE_KEY, offer_of(job).to_bytes()) if job.listen is not None else None
+        self._standing: dict[str, StoreSet] = {}  # what must lie in the store
+        if job.listen is not None:
+            self._standing[STORE_KEY] = StoreSet(STORE_KEY, offer_of(job).to_bytes())
         self._child = CoordinatorChild(nursery, spec)
         self._agent, self._selector = agent, selector
         self._run_dir: RunDir | None = None
@@ -68,8 +70,9 @@ class Coordination:
         elif self._child.address:
             if first:
                 self._agent.join(self._child.address, self.keys.client())
-            if self._offer is not None and self._offer not in self._untold:
-                self._tell(self._offer)  # again, if it was started again: it may have had no journal yet
+            for entry in self._standing.values():
+                if entry not in self._untold:
+                    self._tell(entry)  # again, if it was started again: it may have had no journal yet
             if first:
                 self.on_ready()
 
@@ -96,6 +99,18 @@ class Coordination:
             self.on_again(f"the coordinator was {cause} and is started again ({self._child.starts - 1} of {RESTARTS})")
         else:
             self.on_lost(f"the coordinator was {cause}, for the {self._child.starts}th time")
+
+    # -- what members read in the store
+
+    def publish(self, entry: StoreSet) -> None:
+        """Have this lie in the store from now on."""
+        self._standing[entry.key] = entry
+        self._tell(entry)
+
+    def withdraw(self, entry: StoreDelete) -> None:
+        """What was published is not true any more."""
+        if self._standing.pop(entry.key, None) is not None:
+            self._tell(entry)
 
     # -- the run directory
 
@@ -149,7 +164,7 @@ class Coordination:
     def end(self) -> None:
         """The run is over: nobody can join it any more, and who has done so is told."""
         self._agent.leaving = True
-        if self._offer is not None and self._agent.link is not None:
+        if STORE_KEY in self._standing and self._agent.link is not None:
             self._agent.say()
             self._agent.link.flush(_GOODBYE_S)
             with contextlib.suppress(ShoalError):  # one more turn: what it has to tell the others is on its way then

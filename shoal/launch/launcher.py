@@ -27,11 +27,12 @@ from shoal.launch.decisions import RequestStop
 from shoal.launch.evaluating import Evaluators
 from shoal.launch.interrupts import Interrupts
 from shoal.launch.job import Job, Outcome
-from shoal.launch.nursery import Nursery, Ready, ZygoteLost
+from shoal.launch.nursery import Exited, Forked, Nursery, Ready, ZygoteLost
 from shoal.launch.output import Relay
 from shoal.launch.parcel import pack
 from shoal.launch.rundir import RunDir
 from shoal.launch.scaling import key_file
+from shoal.launch.servers import WANTED, Servers
 from shoal.launch.supervisor import STOP_S, Stage
 from shoal.launch.telling import Teller, say, short
 
@@ -79,9 +80,12 @@ class _Watch:
         self._agent.on_report, self._agent.on_tell = self._on_report, self._teller.tell
         self._agent.on_lost_elsewhere = self._teller.lost_elsewhere
         self._coordination = Coordination(job, nursery, self._agent, self._selector) if job.survives else None
+        self._servers: Servers | None = None
         if self._coordination is not None:
             self._coordination.on_ready, self._coordination.on_lost = self._on_ready, self._lose
             self._coordination.on_again = self._on_coordinator_again
+            self._servers = Servers(job, nursery, self._selector, self._coordination, self._teller, self._step)
+            self._servers.on_lost = self._lose
         self._evaluators = Evaluators(job, nursery, control, self._selector)
         self._rendezvous = "" if job.survives else make_rendezvous()
         self._relays = [Relay("stdout"), Relay("stderr")] if job.relay else []
@@ -109,11 +113,15 @@ class _Watch:
                 break
             if self._coordination is not None:
                 self._coordination.remind()
+            if self._servers is not None:
+                self._servers.watch()
             for key, _ in self._selector.select(self._patience_s()):
                 key.data()
         self._agent.end()
         for relay in self._relays:
             relay.pump()
+        if self._servers is not None:
+            self._servers.close()
         if self._coordination is not None:
             self._coordination.end()
         self._wait_for_evaluators()
@@ -140,6 +148,8 @@ class _Watch:
             deadline_s = min(deadline_s, self._ready_until_s)
         if self._coordination is not None and self._coordination.deadline_s is not None:
             deadline_s = min(deadline_s, self._coordination.deadline_s)
+        if self._servers is not None:
+            deadline_s = min(deadline_s, self._servers.deadline_s)
         return None if deadline_s == math.inf else max(0.0, deadline_s - time.monotonic())
 
     def _over(self) -> bool:
@@ -157,10 +167,14 @@ class _Watch:
                 self._begin()
             elif isinstance(event, ZygoteLost):
                 self._lose(f"the process that starts workers has ended (status {event.code})")
-            elif self._agent.on_child(event) or self._evaluators.on_child(event):
-                continue
-            elif self._coordination is not None:
-                self._coordination.on_child(event)
+            else:
+                self._on_child(event)
+
+    def _on_child(self, event: Forked | Exited) -> None:
+        if self._agent.on_child(event) or self._evaluators.on_child(event):
+            return
+        if self._coordination is not None and self._servers is not None and not self._servers.on_child(event):
+            self._coordination.on_child(event)
 
     def _begin(self) -> None:
         if self._supervisor.interrupts:
@@ -209,11 +223,18 @@ class _Watch:
                 self._agent.open_logs(run_dir.logs)
                 if self._coordination is not None:
                     self._coordination.enter(run_dir)
+            if self._servers is not None:
+                self._servers.enter(int(message.get("fit", 0)), RunDir(Path(message["run_dir"])))
             self._evaluators.enter(message, self._payload)
+        elif kind == WANTED and self._servers is not None:
+            self._servers.ask(message)
         elif kind == "finished" and "fit" in message:
             self._evaluators.run_over(int(message["fit"]))
         elif kind == "resumed" and self._teller.record is not None:
             self._teller.record.resumed(int(message["view"]), float(message["at_s"]))
+
+    def _step(self) -> int:
+        return self._agent.step
 
     def _on_interrupt(self) -> None:
         for number in self._interrupts.take():
@@ -267,6 +288,8 @@ class _Watch:
     def close(self) -> None:
         self._agent.close()
         self._evaluators.close()
+        if self._servers is not None:
+            self._servers.close()
         if self._coordination is not None:
             self._coordination.close()
         for relay in self._relays:

@@ -27,10 +27,13 @@ PRELOAD = (
     "cloudpickle",
     "shoal.launch.worker",
     "shoal.launch.coordinating",
+    "shoal.launch.serving",
     "shoal.elastic.coordinator",
     "shoal.elastic.store",
     "shoal.data",
+    "shoal.store.server",
     "shoal.strategies",
+    "shoal.strategies.torch_updater",
     "shoal.train",
     "shoal.train.trainer",
 )

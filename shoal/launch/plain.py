@@ -17,10 +17,13 @@ _UNSEEDED_FROM = 1 << 32  # PyTorch's own start value has 53 random bits; people
 
 def settle_plain_process() -> None:
     """Seed an unseeded generator as a worker's is by default, and show a user's mistakes without a traceback."""
-    import torch
-
-    if torch.initial_seed() >= _UNSEEDED_FROM:
-        torch.manual_seed(init_seed(0))
+    try:
+        import torch
+    except ModuleNotFoundError:  # a client of the key-value store needs none
+        pass
+    else:
+        if torch.initial_seed() >= _UNSEEDED_FROM:
+            torch.manual_seed(init_seed(0))
     previous = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

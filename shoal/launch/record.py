@@ -21,6 +21,7 @@ class _Entry:
     fault: Fault
     view: int
     failed_s: float
+    server: int | None  # which one it was, if it was none of the workers
 
 
 class Record:
@@ -34,6 +35,7 @@ class Record:
         self._launched_ns = launched_ns
         self._entries: list[_Entry] = []
         self._resumptions: list[tuple[int, float]] = []
+        self._served_again: list[tuple[int, float]] = []
 
     def summary(self) -> dict[str, Any] | None:
         """The summary that this run has written, or None."""
@@ -51,7 +53,7 @@ class Record:
             self.problem = str(error)
 
     def enter(self, one: Casualty, member: Member) -> None:
-        """A worker is lost."""
+        """A worker is lost, or a server."""
         fault = Fault(
             at_step=one.step,
             member=str(member),
@@ -60,7 +62,8 @@ class Record:
             detected_s=round(one.detected_s, 4),
             stack=one.stack,
         )
-        self._entries.append(_Entry(fault, one.view, one.failed_s))
+        server = member.rank if member.role == "server" else None
+        self._entries.append(_Entry(fault, one.view, one.failed_s, server))
         self.append(fault)
         if one.account.kind != "user":
             self.append(MemberLost(member.role, member.rank, member.host, member.pid, one.account.cause))
@@ -70,15 +73,23 @@ class Record:
         known before the loss is entered."""
         self._resumptions.append((view, at_s))
 
+    def served_again(self, server: int, at_s: float) -> None:
+        """What a server held when it was lost is held again."""
+        self._served_again.append((server, at_s))
+
     def faults(self) -> list[dict[str, Any]]:
-        """What a summary says of the workers that were lost."""
+        """What a summary says of the workers and servers that were lost."""
         return [asdict(replace(entry.fault, resumed_s=self._resumed_s(entry))) for entry in self._entries]
 
     def _resumed_s(self, entry: _Entry) -> float | None:
-        if entry.view == 0:
+        if entry.server is not None:
+            later = (at_s for server, at_s in self._served_again if server == entry.server and at_s >= entry.failed_s)
+        elif entry.view == 0:
             return 0.0  # it took part in no view, and so held nobody up
-        # no later view can begin before it is lost; but its agent may hear of a silence when that has long begun
-        at_s = next((at_s for view, at_s in self._resumptions if view > entry.view), None)
+        else:
+            # no later view can begin before it is lost; but its agent may hear of a silence when that has long begun
+            later = (at_s for view, at_s in self._resumptions if view > entry.view)
+        at_s = next(later, None)
         return round(max(0.0, at_s - entry.failed_s), 4) if at_s is not None else None
 
     def conclude(self, failed: bool, workers: int) -> dict[str, Any] | None:

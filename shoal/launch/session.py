@@ -10,11 +10,14 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from shoal.comm.control import ControlPage
 from shoal.core.world import World
 from shoal.elastic.attendance import Attendance, FixedAttendance
+
+if TYPE_CHECKING:
+    from shoal.store.access import FleetAccess
 
 Layer = tuple[str, Mapping[str, Any]]  # settings, and the words that name where they come from
 Message = dict[str, Any]
@@ -31,7 +34,8 @@ class Session:
     `world` is the place it was given when it started; which rank it has in a view, the view says. `home`: the run
     directory is on this host. `take_terminal` makes the user's terminal this process's output, once it has become the
     first worker. `follows` are the run directories of the script's fit() calls so far, the last of which an evaluator
-    follows; `run_over` waits so many seconds for the end of that run, and says whether it has come.
+    follows; `run_over` waits so many seconds for the end of that run, and says whether it has come. `fleet` are servers
+    that were started by whoever made this session; without, the launcher's are used.
     """
 
     world: World
@@ -50,6 +54,7 @@ class Session:
     follows: tuple[str, ...] = ()
     run_over: Callable[[float], bool] = lambda wait_s: True
     take_terminal: Callable[[], None] = lambda: None
+    fleet: FleetAccess | None = None
     rank: int = 0  # in the current view
     size: int = 1
     fits: int = 0  # fit() calls so far: a script may train several models

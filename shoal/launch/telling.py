@@ -29,6 +29,7 @@ class Teller:
         self._launched_ns = time.time_ns()
         self._lost_early: list[tuple[Casualty, Member]] = []
         self._early: list[Event] = []
+        self._served_early: list[tuple[int, float]] = []
         self.records: list[Record] = []  # a script with several fits has several run directories
 
     @property
@@ -45,8 +46,11 @@ class Teller:
             record.append(event)
         for casualty, member in self._lost_early:
             record.enter(casualty, member)
+        for server, at_s in self._served_early:
+            record.served_again(server, at_s)
         self._early.clear()
         self._lost_early.clear()
+        self._served_early.clear()
         return True
 
     def note(self, event: Event) -> None:
@@ -67,22 +71,35 @@ class Teller:
             self._show(f"shoal: worker {state.rank} of {state.size} on {member.host} has left: {why}", follows)
             return
         casualty = self._agent.casualty(tell.number, state.account)
-        if self.record is not None:
-            self.record.enter(casualty, member)
-        else:
-            self._lost_early.append((casualty, member))
+        self._enter(casualty, member)
         words = render({tell.number: casualty}, self._job.workers, member.host, self._output())
         self._show(words, follows and f"\n{follows}")
 
     def lost_elsewhere(self, lost: LostElsewhere) -> None:
         """A worker of another host is lost; whoever holds it there replaces it, if that can be done."""
         casualty, member = lost.casualty(self._agent.step), lost.member
+        self._enter(casualty, member)
+        words = render({0: casualty}, self._job.workers, member.host, {})
+        self._show(words, "\nshoal: the others go on; its host replaces it, if it can")
+
+    def lost_server(self, casualty: Casualty, member: Member, follows: str) -> None:
+        """A server is lost; `follows` says what comes of it, if anything does."""
+        self._enter(casualty, member)
+        words = f"shoal: {member} was lost at step {casualty.step}: {casualty.account.message}"
+        self._show(words, follows and f"shoal: {follows}")
+
+    def server_again(self, server: int, at_s: float) -> None:
+        """What a lost server held is held again."""
+        if self.record is not None:
+            self.record.served_again(server, at_s)
+        else:
+            self._served_early.append((server, at_s))
+
+    def _enter(self, casualty: Casualty, member: Member) -> None:
         if self.record is not None:
             self.record.enter(casualty, member)
         else:
             self._lost_early.append((casualty, member))
-        words = render({0: casualty}, self._job.workers, member.host, {})
-        self._show(words, "\nshoal: the others go on; its host replaces it, if it can")
 
     def _show(self, words: str, follows: str) -> None:
         say(f"{words}\n{follows}" if follows else words)

@@ -1,0 +1,208 @@
+"""The servers of one fit(): processes for the keeper that decides on them, started, heard, and looked at.
+
+They keep no snapshots: a run whose servers have lost its model goes back to its own checkpoint, where the model and the
+record of its samples are together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from shoal.comm.keys import RunKeys
+from shoal.core.errors import ShoalError
+from shoal.launch.failure import Account, account_of_end, account_of_freeze
+from shoal.launch.nursery import Exited, Forked, Nursery
+from shoal.launch.serving import PLUGINS, ServerChild
+from shoal.launch.vitals import look_at
+from shoal.store.description import FleetDescription
+from shoal.store.keeper import FleetTerms, Keeper
+from shoal.store.spec import ServerSpec
+
+
+@dataclass(frozen=True)
+class Means:
+    """What fleets need of their launcher. `later` has a function called in the launcher's thread, from any thread."""
+
+    nursery: Nursery
+    selector: selectors.BaseSelector
+    keys: RunKeys
+    search_path: tuple[str, ...]
+    hang_s: float
+    later: Callable[[Callable[[], None]], None]
+
+
+@dataclass(frozen=True)
+class LostServer:
+    """A server process that has ended while it was needed. `ended_s`: monotonic; `led`: it held its post."""
+
+    post: int
+    pid: int
+    account: Account
+    ended_s: float
+    led: bool
+    term: int  # of its post, at that time
+
+
+class LaunchedFleet:
+    """Begins at once. For the launcher's thread, but for `start` and `kill`, by which its keeper asks for processes.
+
+    `on_change(description)`, `on_ready(child)` and `on_ended(lost)` are called in the launcher's thread; `on_problem`
+    with why a server cannot begin, which it would not do the next time, either.
+    """
+
+    def __init__(self, fit: int, terms: FleetTerms, means: Means) -> None:
+        self.fit, self.terms = fit, terms
+        self.over = False
+        self.ready = False
+        self.children: dict[str, ServerChild] = {}
+        self.on_change: Callable[[FleetDescription], None] = lambda description: None
+        self.on_ready: Callable[[ServerChild], None] = lambda child: None
+        self.on_ended: Callable[[LostServer], None] = lambda lost: None
+        self.on_problem: Callable[[str], None] = lambda why: None
+        self._means = means
+        self._logs: Path | None = None
+        self._keeper: Keeper | None = None
+        self._description: FleetDescription | None = None
+        self._begun: set[int] = set()  # posts of which some process was ready once
+
+    def begin(self) -> None:
+        """Start them all."""
+        self._keeper = Keeper(
+            self.terms,
+            self._means.keys.client(),
+            self,
+            on_change=lambda description: self._means.later(partial(self._changed, description)),
+        )
+
+    def _changed(self, description: FleetDescription) -> None:
+        self._description = description
+        if self.ready:
+            self.on_change(description)
+
+    def look_whether_ready(self) -> None:
+        """Say where they are, once every server is held by as many copies as there should be: before that, the loss of
+        one would lose what it has been told."""
+        if self.ready or self._keeper is None or self._description is None:
+            return
+        with contextlib.suppress(ShoalError):
+            self._keeper.wait_ready(0.0)
+            self.ready = True
+            self.on_change(self._description)
+
+    # -- for the keeper, in its thread
+
+    def start(self, name: str, post: int, listen: str) -> None:
+        self._means.later(partial(self._start, name, post, listen))
+
+    def kill(self, name: str) -> None:
+        self._means.later(partial(self._put_out, name, None))
+
+    # -- processes
+
+    def _start(self, name: str, post: int, listen: str) -> None:
+        if self.over:
+            return
+        terms, means = self.terms, self._means
+        spec = ServerSpec(name, post, means.keys, listen, terms.lease_s, terms.encrypt, PLUGINS, means.search_path)
+        copy = "" if name.startswith(f"{post}a") else "b"
+        child = self.children[name] = ServerChild(means.nursery, spec, copy)
+        if self._logs is not None:
+            child.open_log(self._logs)
+        child.start()
+        assert child.channel is not None
+        assert child.log is not None
+        means.selector.register(child.channel, selectors.EVENT_READ, partial(self._on_channel, child))
+        means.selector.register(child.log.fd, selectors.EVENT_READ, partial(self._on_output, child))
+
+    def _put_out(self, name: str, account: Account | None) -> None:
+        child = self.children.get(name)
+        if child is not None and child.child:
+            child.account = account
+            self._means.nursery.signal(child.child, signal.SIGKILL)
+
+    def _on_channel(self, child: ServerChild) -> None:
+        if child.hear() and self._keeper is not None:
+            self._begun.add(child.post)
+            self._keeper.on_started(child.spec.name, child.address, child.pid)
+            self.on_ready(child)
+
+    def _on_output(self, child: ServerChild) -> None:
+        if child.log is not None and not child.log.pump():
+            self._means.selector.unregister(child.log.fd)
+
+    def on_child(self, event: Forked | Exited) -> bool:
+        """Something happened to a child of the nursery; returns whether that is one of these servers."""
+        child = next((child for child in self.children.values() if child.child == event.key), None)
+        if child is None:
+            return False
+        if isinstance(event, Forked):
+            child.pid = event.pid
+        else:
+            self._on_exit(child, event)
+        return True
+
+    def _on_exit(self, child: ServerChild, event: Exited) -> None:
+        self._on_channel(child)  # its last words may still lie there, and explain its end
+        self._forget(child)
+        child.on_exit()
+        words = child.last_words()
+        child.close()
+        del self.children[child.spec.name]
+        keeper = self._keeper
+        if self.over or keeper is None:
+            return
+        account = child.account or account_of_end(event.code)
+        if child.post not in self._begun and event.code >= 0:  # the next one would come to that, too
+            self.on_problem(child.problem or f"it {account.cause}\n\n{words}")
+            return
+        led = keeper.primary_name(child.post) == child.spec.name
+        self.on_ended(LostServer(child.post, child.pid, account, event.at_s, led, keeper.terms_of_posts[child.post]))
+        keeper.on_ended(child.spec.name, account.cause)
+
+    def _forget(self, child: ServerChild) -> None:
+        for fd in (child.channel, child.log and child.log.fd):
+            with contextlib.suppress(KeyError, ValueError):
+                self._means.selector.unregister(fd)  # type: ignore[arg-type]
+
+    def look(self, now_s: float) -> None:
+        """Put out who has shown no sign of life for too long. One that has a copy was replaced long before."""
+        for name, child in self.children.items():
+            if not child.pid or child.pulse.feel(look_at(child.pid), now_s):
+                continue
+            silent_s = now_s - child.pulse.alive_s
+            if silent_s > self._means.hang_s and child.account is None:
+                words = f"no sign of life for {silent_s:.0f} s"
+                self._put_out(name, account_of_freeze(child.pulse.state, words))
+
+    def serves_again(self, lost: LostServer) -> bool:
+        """Whether what a lost server held is held again."""
+        keeper = self._keeper
+        taken_over = keeper is not None and (not lost.led or keeper.terms_of_posts[lost.post] > lost.term)
+        return keeper is not None and taken_over and keeper.held(lost.post)
+
+    def open_logs(self, logs: Path) -> None:
+        """What they say goes to files in `logs` from now on."""
+        if self._logs is None:
+            self._logs = logs
+            for child in self.children.values():
+                child.open_log(logs)
+
+    # -- the end
+
+    def end(self) -> None:
+        """They are not needed any more: end them. May be called twice."""
+        if self.over:
+            return
+        self.over = True
+        if self._keeper is not None:
+            self._keeper.close()
+        for child in self.children.values():
+            self._forget(child)
+            child.end()
+            child.close()
