@@ -1,0 +1,78 @@
+"""Runs with parameter servers in which workers and servers die: every sample shapes the model once, all the same."""
+
+from __future__ import annotations
+
+import pytest
+from e2e import Run
+from self_hurt import Trials, assert_same, script
+
+pytestmark = pytest.mark.ranks
+
+NORM = "nn.BatchNorm1d(16),"
+BSP = ("--strategy", "parameter-server", "--servers", "2", "--workers", "3")
+ASYNC = ("--strategy", "async", "--servers", "2", "--workers", "3")
+KILLS_SERVER = """
+import json
+
+def kill_server(name="server"):
+    "The first process of server 0, as the log of the run has it."
+    if not once(name):
+        return
+    lines = [json.loads(line) for line in open("run/events.jsonl") if line.endswith("\\n")]
+    pids = [one["pid"] for one in lines if one["kind"] == "member_joined" and one.get("role") == "server"]
+    os.kill(pids[0], signal.SIGKILL)
+"""
+
+
+def with_servers_hurt(text: str) -> str:
+    return text.replace("class Net", f"{KILLS_SERVER}\n\nclass Net")
+
+
+def assert_whole(run: Run) -> None:
+    summary = run.summary()
+    assert summary["status"] == "completed"
+    assert summary["coverage"] == {"expected": 711, "once": 711, "missed": 0, "repeated": 0}
+    assert summary["final"]["test_loss"] < 1.2, summary["final"]  # it was 1.4 before training
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_worker_of_a_synchronous_run_dies(trials: Trials, victim: int) -> None:
+    calm = trials.calm(script(norm=NORM), *BSP)
+    hurt = script(norm=NORM, forward=f"rank() == {victim} and step() == 14 and die()")
+    done, run = trials.train(hurt, *BSP)
+    assert done.status == 0, done.err
+    assert_same(run, calm)
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_worker_of_an_asynchronous_run_dies(trials: Trials, victim: int) -> None:
+    done, run = trials.train(script(forward=f"rank() == {victim} and step() >= 14 and die()"), *ASYNC)
+    assert done.status == 0, done.err
+    assert_whole(run)
+
+
+def test_a_server_with_a_copy_dies_and_nothing_is_lost(trials: Trials) -> None:
+    words = (*BSP, "--set", "server.replicas=2")
+    calm = trials.calm(script(norm=NORM), *words)
+    hurt = with_servers_hurt(script(norm=NORM, forward="rank() == 1 and step() == 14 and kill_server()"))
+    done, run = trials.train(hurt, *words)
+    assert done.status == 0, done.err
+    assert_same(run, calm)
+    assert not [event for event in run.events("warning") if "back from step" in event["message"]]
+
+
+def test_a_server_without_a_copy_dies_and_the_run_goes_back(trials: Trials) -> None:
+    settings = "checkpoint={'every': '5 steps'},"
+    calm = trials.calm(script(norm=NORM, settings=settings), *BSP)
+    hurt = script(norm=NORM, settings=settings, forward="rank() == 1 and step() == 14 and kill_server()")
+    done, run = trials.train(with_servers_hurt(hurt), *BSP)
+    assert done.status == 0, done.err
+    assert_same(run, calm)
+
+
+@pytest.mark.parametrize("replicas", ["1", "2"])
+def test_a_server_of_an_asynchronous_run_dies(trials: Trials, replicas: str) -> None:
+    hurt = with_servers_hurt(script(forward="rank() == 1 and step() >= 14 and kill_server()"))
+    done, run = trials.train(hurt, *ASYNC, "--set", f"server.replicas={replicas}")
+    assert done.status == 0, done.err
+    assert_whole(run)
