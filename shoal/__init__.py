@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from shoal import metrics as metrics
     from shoal import schedules as schedules
     from shoal.core.config import Clip as Clip
+    from shoal.core.consistency import ASP as ASP
+    from shoal.core.consistency import BSP as BSP
+    from shoal.core.consistency import SSP as SSP
     from shoal.core.errors import ShoalError as ShoalError
     from shoal.core.errors import UserError as UserError
+    from shoal.store.kvstore import KVStore as KVStore
     from shoal.train.prepare import prepare as prepare
     from shoal.train.result import Result as Result
     from shoal.train.trainer import Trainer as Trainer
@@ -26,8 +30,12 @@ __version__ = "0.1.0"
 
 # Public names and where they are. Imported when first used: the command line must not pay for PyTorch.
 _EXPORTS = {
+    "ASP": "shoal.core.consistency:ASP",
+    "BSP": "shoal.core.consistency:BSP",
     "Clip": "shoal.core.config:Clip",
+    "KVStore": "shoal.store.kvstore:KVStore",
     "Result": "shoal.train.result:Result",
+    "SSP": "shoal.core.consistency:SSP",
     "ShoalError": "shoal.core.errors:ShoalError",
     "Trainer": "shoal.train.trainer:Trainer",
     "UserError": "shoal.core.errors:UserError",

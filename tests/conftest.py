@@ -11,9 +11,14 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from shoal.testing.ranks import RankHarness
+
+# how quick the machine is says nothing about the code, and a failure must come again when it is looked into
+hypothesis.settings.register_profile("shoal", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("shoal")
 
 _GRACE_S = 20.0  # nobody waits so long where nothing is left
 _SHARED_MEMORY = Path("/dev/shm")

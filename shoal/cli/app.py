@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from shoal import __version__
-from shoal.cli import doctor, join, scale
+from shoal.cli import doctor, join, kvstore, scale
 from shoal.cli.drill import DrillCommand, drill
 from shoal.cli.settings import print_settings
 from shoal.cli.teaching import TaughtCommand, taught_by
@@ -24,6 +24,7 @@ app.command(name="train", cls=TaughtCommand)(train)
 app.command(name="drill", cls=DrillCommand)(drill)
 app.command(name="join", cls=taught_by(join.EXAMPLES))(join.join)
 app.command(name="scale", cls=taught_by(scale.EXAMPLES))(scale.scale)
+app.command(name="kvstore", cls=taught_by(kvstore.EXAMPLES))(kvstore.kvstore)
 app.command(name="doctor", cls=taught_by(doctor.EXAMPLES))(doctor.doctor)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from shoal.core.config import Config, Settings, flatten, resolve
+from shoal.core.consistency import parse
 from shoal.core.errors import ConfigError, UserError
 from shoal.strategies.names import check_name
 
@@ -44,6 +45,7 @@ def check(given: tuple[Layer, ...]) -> Config:
     """
     config = resolve(_SCRIPT, *given)
     check_name(config.strategy)
+    parse(config.server.consistency)
     return config
 
 

@@ -28,7 +28,25 @@ Workers = Annotated[
 ]
 Servers = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Parameter servers, for strategies that use them.", rich_help_panel=_HOW),
+    typer.Option(
+        metavar="N", help="Parameter servers (default 1, for strategies that use them).", rich_help_panel=_HOW
+    ),
+]
+Replicas = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Copies of each server (default 1); with 2, losing one loses nothing.",
+        rich_help_panel=_SURVIVES,
+    ),
+]
+Consistency = Annotated[
+    str | None,
+    typer.Option(
+        metavar="bsp|ssp:N|asp",
+        help="With servers: how far workers may drift apart; N tasks ahead of the slowest, or any number.",
+        rich_help_panel=_HOW,
+    ),
 ]
 Strategy = Annotated[
     str | None,
@@ -109,6 +127,7 @@ def train(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     workers: Workers = None,
     servers: Servers = None,
     strategy: Strategy = None,
+    consistency: Consistency = None,
     run_dir: RunDir = None,
     listen: Listen = None,
     evaluator: Evaluator = False,
@@ -118,6 +137,7 @@ def train(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     min_workers: MinWorkers = None,
     max_workers: MaxWorkers = None,
     max_restarts: MaxRestarts = None,
+    replicas: Replicas = None,
     on_error: OnError = None,
     assignments: Assignments = None,
     config_file: ConfigFile = None,
@@ -133,6 +153,8 @@ def train(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     flags = {
         "workers": workers,
         "servers": servers,
+        "server.replicas": replicas,
+        "server.consistency": consistency,
         "strategy": strategy,
         "run_dir": None if run_dir is None else str(run_dir),
         "epochs": epochs,

@@ -4,22 +4,28 @@ Gradients are copied into flat buckets, in the reverse order of the parameters, 
 backward finishes them. A bucket is handed to the group's reducer when its last gradient is final, so its sum is under
 way while earlier layers are still computed. Together with the sums travel the loss's weight, by which the group
 divides once, and the facts on which all workers must agree before anyone updates.
+
+With a codec buckets travel coded, and each worker keeps what its codec has left out for its next steps (see
+`ErrorFeedback`). A worker that dies takes along what it had left out: part of the gradients of samples that count as
+seen. A worker that takes over the state of another begins without any. Checkpoints hold the sum over all workers, with
+which the first worker goes on.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+import time
+from dataclasses import astuple
 
 import torch
 from torch import Tensor, nn
 
-from shoal.comm.group import BucketSpec
+from shoal.comm.codecs.choose import CodecChoice
 from shoal.core.errors import ConfigError, NonFiniteLoss
-from shoal.core.state import ShardedState
+from shoal.core.state import Piece, ShardedState
 from shoal.strategies.base import Needs, Runtime, Span, StepResult, Strategy, Sums, Work
-from shoal.strategies.memory import view_like
+from shoal.strategies.buckets import GradientBuckets, residual_pieces
+from shoal.strategies.coding import Coding
 from shoal.strategies.objective import Batch
 from shoal.strategies.program import Program
 from shoal.strategies.replica import Gradient, ModelReplica, committed_indices, refuse_sparse, span_of
@@ -29,44 +35,10 @@ _SPAN = ("start", "stop", "digest")  # of the samples that a worker computed
 
 _TIMED = ("data", "forward", "backward", "reduce")
 _FACTS = (*_AGREED, *_SPAN, *_TIMED)
-_FIRST_BUCKET_BYTES = 1 << 20  # small, so that reducing starts early
-
-
-@dataclass(frozen=True)
-class Slot:
-    """Where a parameter's gradient lies: elements ``[start, stop)`` of bucket `bucket`."""
-
-    bucket: int
-    start: int
-    stop: int
-
-
-def fuse(sizes: Sequence[tuple[int, torch.dtype]], bucket_bytes: int) -> tuple[list[Slot], list[BucketSpec]]:
-    """Place gradients, given by (elements, dtype) in the order in which they become final, into buckets. Pure.
-
-    A bucket holds one dtype; it is closed when it has reached `bucket_bytes`, the first one earlier.
-    """
-    slots: list[Slot] = []
-    specs: list[BucketSpec] = []
-    open_bucket: dict[torch.dtype, int] = {}
-    for numel, dtype in sizes:
-        if dtype not in open_bucket:
-            open_bucket[dtype] = len(specs)
-            specs.append(BucketSpec(0, dtype))
-        bucket = open_bucket[dtype]
-        start = specs[bucket].numel
-        slots.append(Slot(bucket, start, start + numel))
-        specs[bucket] = BucketSpec(start + numel, dtype)
-        limit = min(_FIRST_BUCKET_BYTES, bucket_bytes) if bucket == 0 else bucket_bytes
-        if specs[bucket].numel * dtype.itemsize >= limit:
-            del open_bucket[dtype]
-    return slots, specs
 
 
 class AllReduceReplica(ModelReplica):
-    """A model whose gradients go through buckets. With exact sums the buckets are wider than the parameters: float64
-    holds the sum of a few float32 values without rounding, so neither the order of grains nor the number of workers
-    leaves a trace in it."""
+    """A model whose gradients go through buckets."""
 
     def __init__(self, program: Program, runtime: Runtime) -> None:
         super().__init__(program, runtime)
@@ -74,7 +46,8 @@ class AllReduceReplica(ModelReplica):
             self._make_equal()
         self._order: list[nn.Parameter] = [parameter for _, parameter in reversed(self.parameters)]
         self.last_reduce_s = 0.0  # of the step before: this one's is known only when its facts have gone
-        self._narrow = [torch.empty_like(p) for p in self._order] if runtime.exact_sums else None
+        self._coding = Coding(runtime.codec, runtime.world.device)
+        self._residuals: dict[str, Piece] = {}  # that were loaded, until there is a codec for them
         self._attach(runtime)
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(lambda p, at=at: self._add(at, p))  # type: ignore[no-untyped-call]
@@ -82,31 +55,31 @@ class AllReduceReplica(ModelReplica):
         ]
 
     def _attach(self, runtime: Runtime) -> None:
-        """Place the gradients into buckets of the group's reducer."""
+        """Take part in a group. Collective."""
         self.runtime = runtime
-        kinds = [torch.float64 if runtime.exact_sums else p.dtype for p in self._order]
-        slots, specs = fuse(
-            [(p.numel(), kind) for p, kind in zip(self._order, kinds, strict=True)], runtime.bucket_bytes
+        self._coding.meet(runtime.group)
+        self._make_buckets()
+
+    def _make_buckets(self) -> None:
+        """Place the gradients into buckets of the group's reducer, or of one that codes them."""
+        self._buckets = GradientBuckets(
+            list(reversed(self.parameters)),
+            self.buffers.numel,
+            len(_FACTS) + len(self._order),
+            self.runtime,
+            self._coding.feedback,
+            self.program.objective.divided,
         )
-        if not self.program.objective.divided:
-            specs = [BucketSpec(spec.numel, spec.dtype, divided=False) for spec in specs]
-        specs.append(BucketSpec(self.buffers.numel, torch.float64, divided=False))
-        size = runtime.group.size
-        payload = sum(spec.numel * spec.dtype.itemsize for spec in specs)
-        self.bytes_per_step = 2 * payload * (size - 1) // size  # a sum scattered, then gathered
-        self._reducer = runtime.group.reducer(specs, len(_FACTS) + len(self._order))
-        self.buffer_change = self._reducer.buffers[-1]
-        self._views = [
-            view_like(self._reducer.buffers[slot.bucket][slot.start : slot.stop], p)
-            for slot, p in zip(slots, self._order, strict=True)
-        ]
-        self._bucket_of = [slot.bucket for slot in slots]
-        self._members = [self._bucket_of.count(bucket) for bucket in range(len(specs) - 1)]
+        self._views, self.buffer_change = self._buckets.views, self._buckets.statistics
         self._begin_step()
+        if self._residuals and self._buckets.are_coded:
+            self._buckets.load_residuals(self._residuals)
+            self._residuals = {}
 
     def _begin_step(self) -> None:
         self._armed = False
-        self._pending = list(self._members)
+        self.overlapped_s = 0.0  # spent on sums within backward: it depends on who comes when, not on the samples
+        self._pending = list(self._buckets.members)
         self._used = [False] * len(self._order)  # some pass of this step gave a gradient
         self._final = [False] * len(self._order)  # no pass of this step will add to it
 
@@ -122,9 +95,28 @@ class AllReduceReplica(ModelReplica):
         for name, tensor in (*self.module.named_parameters(), *self.module.named_buffers()):
             self.runtime.group.broadcast(tensor.data, 0, f"copying {name} from worker 0")
 
+    @property
+    def codec_choice(self) -> CodecChoice | None:
+        """What was chosen with ``auto``, and why; None before that, and without ``auto``."""
+        return self._coding.choice
+
+    @property
+    def bytes_per_step(self) -> int:
+        """What this worker sends in a step."""
+        return self._buckets.bytes_per_step
+
+    def begin(self, work: Work) -> None:
+        """A step begins; with ``auto``, one of the first is where the codec is chosen. Collective."""
+        self._samples = work.batch.samples
+        if self._coding.due(self.runtime.group):
+            with self.runtime.spans("codec"):
+                self._coding.decide(self.runtime.group, self._buckets.gradients, self._buckets.payload_bytes)
+            if self._coding.feedback is not None:
+                self._make_buckets()
+
     def arm(self, gradient: Gradient) -> None:
         """The last pass goes backward now: gradients become final one after the other."""
-        self._reducer.open(gradient.weight)
+        self._buckets.open(gradient.weight, self._samples)
         self._armed = True
 
     def _add(self, at: int, parameter: Tensor) -> None:
@@ -148,10 +140,12 @@ class AllReduceReplica(ModelReplica):
 
     def _finalise(self, at: int) -> None:
         self._final[at] = True
-        bucket = self._bucket_of[at]
+        bucket = self._buckets.bucket_of[at]
         self._pending[bucket] -= 1
         if self._pending[bucket] == 0:
-            self._reducer.ready(bucket)
+            begin = time.perf_counter()
+            self._buckets.reducer.ready(bucket)
+            self.overlapped_s += time.perf_counter() - begin
 
     def reduce(self, facts: list[float]) -> Tensor:
         """Hand over what is left, wait for the sums, and put them into the parameters. Returns all workers' facts."""
@@ -160,17 +154,46 @@ class AllReduceReplica(ModelReplica):
                 if not self._used[at]:
                     self._views[at].zero_()
                 self._finalise(at)
+        reducer, narrow = self._buckets.reducer, self._buckets.narrow
         self.buffers.changes(self.buffer_change)
-        self._reducer.ready(len(self._members))
-        everyone = self._reducer.finish(torch.tensor([*facts, *map(float, self._used)], dtype=torch.float64))
+        reducer.ready(len(self._buckets.members))
+        everyone = reducer.finish(torch.tensor([*facts, *map(float, self._used)], dtype=torch.float64))
         anyone_used = everyone[:, len(_FACTS) :].sum(dim=0).tolist()
-        if self._narrow is not None:
-            torch._foreach_copy_(self._narrow, self._views)
-        for parameter, sums, use in zip(self._order, self._narrow or self._views, anyone_used, strict=True):
-            # a parameter that no sample used has no gradient, as in one process: decay and momentum leave it alone
-            parameter.grad = sums if use else None
+        if narrow is not None:
+            torch._foreach_copy_(narrow, self._views)
+        for parameter, sums, use in zip(self._order, narrow or self._views, anyone_used, strict=True):
+            # a parameter that no sample used has no gradient, as in one process: decay and momentum leave it alone;
+            # but what a codec had left out of an earlier one may come now
+            late = not use and self._buckets.are_coded and bool(sums.any())
+            parameter.grad = sums if use or late else None
         self._begin_step()
         return everyone[:, : len(_FACTS)]
+
+    def commit(self, compute_s: float, wait_s: float) -> None:
+        """The step is part of the model; it has taken so long."""
+        self._coding.commit()
+        if self._coding.measuring(self.runtime.group):
+            self._coding.note(compute_s, wait_s)
+
+    def rollback(self) -> None:
+        """The step's loss is not a number: no statistic of it is left, and nothing that was coded."""
+        self.buffers.rollback()
+        self._coding.discard()
+
+    def discard(self) -> None:
+        super().discard()
+        self._coding.discard()
+
+    def residuals(self) -> dict[str, Piece]:
+        """What the codecs of all workers have left out so far, by parameter. Collective."""
+        return self._buckets.residuals()
+
+    def load(self, state: ShardedState) -> None:
+        super().load(state)
+        self._residuals = residual_pieces(state.pieces) if self.runtime.world.is_first else {}
+        if self._buckets.are_coded:
+            self._buckets.load_residuals(self._residuals)
+            self._residuals = {}
 
     def close(self) -> None:
         """Take the hooks off the user's model and its gradients out of the group's memory."""
@@ -191,9 +214,11 @@ class AllReduce(Strategy[AllReduceReplica]):
         return AllReduceReplica(program, runtime)
 
     def step(self, replica: AllReduceReplica, work: Work) -> StepResult:
-        runtime, step = replica.runtime, work.batch.cursor.step
+        runtime, step, chosen = replica.runtime, work.batch.cursor.step, replica.codec_choice
+        replica.begin(work)
         gradient = replica.compute(work, before_last=replica.arm)
         runtime.control.enter(runtime.world.seat, step, "reduce")
+        overlapped_s = replica.overlapped_s
         with runtime.spans("reduce"):
             facts = replica.reduce(
                 [
@@ -205,18 +230,20 @@ class AllReduce(Strategy[AllReduceReplica]):
                     *map(float, astuple(span_of(work))),
                     work.data_s,
                     runtime.spans.recent("forward"),
-                    runtime.spans.recent("backward"),
+                    runtime.spans.recent("backward") - overlapped_s,
                     replica.last_reduce_s,
                 ]
             )
-        replica.last_reduce_s = runtime.spans.recent("reduce")
+        replica.last_reduce_s = overlapped_s + runtime.spans.recent("reduce")
         loss_sum, weight, nonfinite, stop, change = facts[:, : len(_AGREED)].sum(dim=0).tolist()
         if nonfinite:
-            replica.buffers.rollback()
+            replica.rollback()
             raise NonFiniteLoss(step, facts[:, 2].nonzero().flatten().tolist())
         runtime.control.enter(runtime.world.seat, step, "update")
         with runtime.spans("update"):
             replica.update(work.learning_rates, replica.buffer_change)
+        computed_s = runtime.spans.recent("forward") + runtime.spans.recent("backward")
+        replica.commit(computed_s, runtime.spans.recent("reduce"))
         told = facts[:, len(_AGREED) :].tolist()
         return StepResult(
             loss_sum,
@@ -227,6 +254,7 @@ class AllReduce(Strategy[AllReduceReplica]):
             replica.bytes_per_step,
             bool(change),
             tuple(Span(*map(int, row[: len(_SPAN)])) for row in told),
+            codec=replica.codec_choice if replica.codec_choice is not chosen else None,
         )
 
     def discard(self, replica: AllReduceReplica) -> None:
@@ -237,13 +265,19 @@ class AllReduce(Strategy[AllReduceReplica]):
         return replica
 
     def live_state(self, replica: AllReduceReplica) -> ShardedState:
+        """Without what codecs have left out: that belongs to each worker. Who takes this state over begins with none of
+        it, so what its own codec had left out before is lost, as is that of a worker that died."""
         return replica.live_state()
 
     def evaluate(self, replica: AllReduceReplica, batch: Batch) -> Sums:
         return replica.evaluate(batch)
 
     def state(self, replica: AllReduceReplica) -> ShardedState:
-        return replica.state() if replica.runtime.world.is_first else ShardedState()
+        residuals = replica.residuals()
+        if not replica.runtime.world.is_first:
+            return ShardedState()
+        state = replica.state()
+        return ShardedState({**state.pieces, **residuals}, state.values)
 
     def load(self, replica: AllReduceReplica, state: ShardedState) -> None:
         replica.load(state)

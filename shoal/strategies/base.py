@@ -8,33 +8,42 @@ the run, `StepResult` after each step.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from shoal.comm.control import ControlPage
 from shoal.comm.group import Group
-from shoal.core.config import Clip
+from shoal.core.config import AsynchronousSettings, Clip, HybridSettings, IncrementalSettings, ServerSettings
 from shoal.core.cursor import GlobalBatch
 from shoal.core.grains import Grain
 from shoal.core.spans import Spans
 from shoal.core.state import Piece, ShardedState
+from shoal.core.teams import Part
 from shoal.core.world import View, World
 from shoal.strategies.objective import Batch
 from shoal.strategies.program import Program
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+    from shoal.comm.codecs.choose import CodecChoice
+    from shoal.store.access import FleetAccess
 
 
 @dataclass(frozen=True)
 class Needs:
     """What a strategy needs of a run, and whether a run with it survives the loss of a worker: it then says in each
-    `StepResult` what its peers have computed, and keeps its promises on `discard`, `reconfigure` and `live_state`."""
+    `StepResult` what its peers have computed, and keeps its promises on `discard`, `reconfigure` and `live_state`.
+    `leases`: it is not given its part of a batch, but takes parts of a whole stretch of batches as it gets on."""
 
     max_workers: int | None = None
     servers: bool = False
     survives: bool = False
+    leases: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,16 @@ class Runtime:
     bucket_bytes: int = 4 << 20
     alike: bool = False
     spans: Spans = field(default_factory=Spans)
+    codec: str = "none"
+    store: Callable[[], Store] | None = None  # of the view; None where this worker is alone
+    subgroup: Callable[[Part], Group] | None = None  # of some members of the view
+    weights: tuple[float, ...] = ()  # the shares of the workers, in the order of ranks; none: equal ones
+    incremental: IncrementalSettings = field(default_factory=IncrementalSettings)
+    hybrid: HybridSettings = field(default_factory=HybridSettings)
+    server: ServerSettings = field(default_factory=ServerSettings)
+    asynchronous: AsynchronousSettings = field(default_factory=AsynchronousSettings)
+    fit: int = 0  # which of the script's runs this is
+    fleet: FleetAccess | None = None  # the servers, where the strategy needs them
 
 
 @dataclass(frozen=True)
@@ -70,6 +89,9 @@ class Pass:
         return len(self.indices)
 
 
+Portion = tuple[GlobalBatch, tuple[Grain, ...]]  # some grains of a batch
+
+
 @dataclass(frozen=True)
 class Work:
     """One worker's part of a global batch, and what every worker must know of it.
@@ -77,6 +99,10 @@ class Work:
     `passes` may be empty: a worker without samples still takes part. `learning_rates` has one entry for each
     parameter group of the optimizer. `stop` says that this worker was asked to stop, `change` that it knows of a change
     of the membership for which the view should be left after this step.
+
+    An act may span a stretch of global batches, `batch` being the first: `stretch` has all of them, each with its
+    learning rates. A strategy that leases finds no `passes`: it gives `stream` the parts that it takes, one after the
+    other, and gets each as passes; `wishes` says what `stop` and `change` are by then.
     """
 
     batch: GlobalBatch
@@ -85,6 +111,10 @@ class Work:
     stop: bool = False
     change: bool = False
     data_s: float = 0.0
+    save: bool = False  # this worker wants the state to be saved after this act
+    stretch: tuple[tuple[GlobalBatch, tuple[float, ...]], ...] = ()
+    stream: Callable[[Iterable[Portion]], Iterator[Sequence[Pass]]] | None = None
+    wishes: Callable[[], tuple[bool, bool]] | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +132,8 @@ class StepResult:
     """What a step did. `committed` are the samples of this worker whose effect is now in the common model: those of
     this step, none (a local step that is not yet shared), or those of many (the step that shares them).
     `spans` are those of all workers, as each has stated its own. `loss_sum` and `loss_weight` are the group's;
-    `stop` and `change` are what the group agreed on."""
+    `stop`, `change` and `save` are what the group agreed on;
+    `codec` is the one that it has just chosen, if any."""
 
     loss_sum: float
     loss_weight: float
@@ -112,6 +143,8 @@ class StepResult:
     bytes_sent: int = 0  # by this worker
     change: bool = False
     spans: tuple[Span, ...] = ()
+    save: bool = False
+    codec: CodecChoice | None = None
 
     @property
     def loss(self) -> float:
@@ -172,6 +205,10 @@ class Strategy(ABC, Generic[ReplicaT]):
     def live_state(self, replica: ReplicaT) -> ShardedState:
         """The whole state, for a worker that has none, from a worker of any rank. Not collective."""
         return self.state(replica)
+
+    def reach(self, replica: ReplicaT) -> int:
+        """How many global batches the next act may span. The same on every worker."""
+        return 1
 
     def share(self, batch: GlobalBatch, world: World, weights: Sequence[float]) -> tuple[Grain, ...]:
         """The grains whose samples this worker must be given. Pure. The default divides the batch."""

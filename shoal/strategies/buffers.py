@@ -78,6 +78,33 @@ class RunningBuffers:
             flat.copy_(base.double() + (part if flat.is_floating_point() else part.round()))
             at += flat.numel()
 
+    @property
+    def kinds(self) -> list[tuple[int, int, str]]:
+        """The ranges of that vector whose buffers have one type: start, stop, and the type to keep it in."""
+        found, at = [], 0
+        for flat in self._flats:
+            kind = str(flat.dtype).removeprefix("torch.") if flat.is_floating_point() else "float64"
+            found.append((at, at + flat.numel(), kind))
+            at += flat.numel()
+        return found
+
+    def read(self) -> Tensor:
+        """The values of all buffers in one vector."""
+        values = torch.empty(self.numel, dtype=torch.float64)
+        at = 0
+        for flat in self._flats:
+            values[at : at + flat.numel()].copy_(flat)
+            at += flat.numel()
+        return values
+
+    def assign(self, values: Tensor) -> None:
+        """Take over the values that `read` gives, or what has become of them."""
+        at = 0
+        for flat in self._flats:
+            part = values[at : at + flat.numel()]
+            flat.copy_(part if flat.is_floating_point() else part.round())
+            at += flat.numel()
+
     def rollback(self) -> None:
         """The step was discarded: as if no pass had been run."""
         self.before_pass()

@@ -8,6 +8,10 @@ AUTO = "auto"  # one worker: single; several: allreduce
 STRATEGIES = {
     "single": "shoal.strategies.single:Single",
     "allreduce": "shoal.strategies.allreduce:AllReduce",
+    "parameter-server": "shoal.strategies.parameter_server:ParameterServer",
+    "async": "shoal.strategies.parameter_server:Asynchronous",
+    "incremental": "shoal.strategies.incremental:Incremental",
+    "hybrid": "shoal.strategies.hybrid:Hybrid",
 }
 
 

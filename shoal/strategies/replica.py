@@ -104,14 +104,17 @@ class ModelReplica:
     def update(self, learning_rates: tuple[float, ...], buffer_change: Tensor) -> None:
         """Apply the gradient that is in the parameters, and the group's change of the running statistics."""
         clip_gradients(self.runtime.clip, [p for _, p in self.parameters])
+        self._set_rates(learning_rates)
+        self.optimizer.step()
+        clip_weights(self.runtime.clip, [p for _, p in self.parameters])
+        self.buffers.commit(buffer_change)
+
+    def _set_rates(self, learning_rates: tuple[float, ...]) -> None:
         for group, learning_rate in zip(self.optimizer.param_groups, learning_rates, strict=True):
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(learning_rate)
             else:
                 group["lr"] = learning_rate
-        self.optimizer.step()
-        clip_weights(self.runtime.clip, [p for _, p in self.parameters])
-        self.buffers.commit(buffer_change)
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> Sums:

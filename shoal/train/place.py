@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -10,8 +12,12 @@ from shoal.comm.group import Group
 from shoal.comm.select import forget_older, make_group
 from shoal.core.config import Config
 from shoal.core.errors import ConfigError, ShoalError
+from shoal.core.teams import Part
 from shoal.core.world import View, World
 from shoal.launch.session import Session
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 NO_STATE = -1  # acts of a worker that has just come
 
@@ -30,17 +36,37 @@ class Place:
         session.rank, session.size = me.rank, view.size
         session.control.enter(me.seat, session.control.progress(me.seat)[0], "meet")
         session.control.enter_view(me.seat, view.number)
-        self.group: Group = make_group(
-            view,
-            me.key,
-            session.control,
-            config.comm.backend,
-            lambda: session.attendance.store(view, config.comm.timeout_s),
-            config.comm.timeout_s,
-            device,
-        )
-        session.attendance.on_broken = self.group.interrupt
+        self._config, self._groups = config.comm, list[Group]()
+        session.attendance.on_broken = self._interrupt
+        self.group = self._make_group(None)
         session.report({"type": "view", "number": view.number, "rank": me.rank, "size": view.size})
+
+    def _make_group(self, part: Part | None) -> Group:
+        settings, me = self._config, self.me
+        group = make_group(
+            self.view, me.key, self._session.control, settings.backend, self._open_store, settings.timeout_s,
+            self.world.device, part,
+        )  # fmt: skip
+        self._groups.append(group)
+        if self._session.control.broken(self.view.number):  # before anyone could be told of this group
+            group.interrupt()
+        return group
+
+    def subgroup(self, part: Part) -> Group:
+        """A group of some members of the view, of which this is one. Collective among them; closed with the place."""
+        return self._make_group(part)
+
+    @property
+    def store(self) -> Callable[[], Store] | None:
+        """Opens a store that all members of the view share. None where there is nobody to share it with."""
+        return self._open_store if self.view.size > 1 else None
+
+    def _open_store(self) -> Store:
+        return self._session.attendance.store(self.view, self._config.timeout_s)
+
+    def _interrupt(self) -> None:
+        for group in list(self._groups):
+            group.interrupt()
 
     @property
     def is_first(self) -> bool:
@@ -54,12 +80,6 @@ class Place:
     @property
     def first_key(self) -> str:
         return self.view.members[0].key
-
-    def shares(self, config: Config) -> tuple[float, ...]:
-        """The weights by which a batch is divided: as stated, as long as there is one for each worker."""
-        if config.weights is not None and len(config.weights) == self.view.size:
-            return config.weights
-        return (1.0,) * self.view.size
 
     def compare(self, acts: int) -> tuple[int | None, bool]:
         """Who is furthest, and whether others are behind. None: nobody has any state. Collective."""
@@ -75,7 +95,8 @@ class Place:
         """Leave the group. Not collective; may be called twice."""
         self._session.attendance.on_broken = None
         self._session.control.enter_view(self.me.seat, 0)
-        self.group.close()
+        for group in self._groups:
+            group.close()
 
 
 def _device(seat: int, wanted: str) -> str:

@@ -66,7 +66,7 @@ def prepare(
         )
     program = Program(model, make_objective(loss), optimizer, with_defaults(loss, metrics))
     own = strategy if isinstance(strategy, Strategy) and strategy.name == config.strategy else None
-    used = own or choose_strategy(config.strategy, most_workers(config))
+    used = own or choose_strategy(config.strategy, most_workers(config), config.hybrid, config.server)
 
     given = tuple(callbacks) if isinstance(callbacks, Sequence) else (callbacks,)
 

@@ -83,16 +83,16 @@ def parameters_sha256(module: nn.Module) -> str:
 
 
 def summary(  # noqa: PLR0913 - as many facts as the file has
-    *, strategy: str, workers: int, cursor: Cursor, account: Account, values: dict[str, float], module: nn.Module,
-    status: str, coverage: CoverageTotals, bytes_sent: int, peak_memory: int, spans: dict[str, float], seconds: float,
-    faults: list[dict[str, Any]],
+    *, strategy: str, workers: int, servers: int, cursor: Cursor, account: Account, values: dict[str, float],
+    module: nn.Module, status: str, coverage: CoverageTotals, bytes_sent: int, peak_memory: int,
+    spans: dict[str, float], seconds: float, faults: list[dict[str, Any]],
 ) -> dict[str, Any]:  # fmt: skip
     """The content of `summary.json`."""
     final: dict[str, float] = {}
     if account.train_loss is not None:
         final["train_loss"] = account.train_loss
     return {
-        "strategy": strategy, "workers": workers, "servers": 0, "epochs": cursor.epoch, "steps": cursor.step,
+        "strategy": strategy, "workers": workers, "servers": servers, "epochs": cursor.epoch, "steps": cursor.step,
         "samples": cursor.samples, "final": {**final, **values},
         "samples_per_s": round(account.samples_per_s, 1), "params_sha256": parameters_sha256(module),
         "status": status, "coverage": coverage.to_json(), "faults": faults, "bytes_sent": bytes_sent,

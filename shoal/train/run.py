@@ -7,6 +7,7 @@ is lost is done again in the next view, from the live state of whoever is furthe
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -14,9 +15,10 @@ from typing import Any
 
 import torch
 
-from shoal.core.cursor import Batches, Cursor
+from shoal.comm.handing import hand_over
+from shoal.core.cursor import Batches, Cursor, GlobalBatch
 from shoal.core.errors import NonFiniteLoss, NonFiniteState, PeerLost, ShoalError
-from shoal.core.events import Evaluated, RunEnded, StepCommitted
+from shoal.core.events import CodecChosen, Evaluated, RunEnded, StepCommitted, Warned
 from shoal.core.length import Length
 from shoal.core.order import Indices, epoch_order
 from shoal.core.spans import Spans
@@ -24,11 +26,13 @@ from shoal.core.world import View
 from shoal.data.source import Source
 from shoal.elastic.attendance import RunOver
 from shoal.launch.session import Session, SessionEnd
+from shoal.store.errors import StateLost
 from shoal.strategies.base import Runtime, StepResult, Work
+from shoal.train.balancing import Balancing
 from shoal.train.evaluate import AUTO_BATCH, evaluate
 from shoal.train.feed import Feed
+from shoal.train.fleet import idle_servers, reach_fleet, servers_of
 from shoal.train.following import evaluated_elsewhere
-from shoal.train.handing import hand_over
 from shoal.train.ledger import Ledger, Result
 from shoal.train.live import Live
 from shoal.train.opening import Opened, claim, greet, join_run, open_run
@@ -57,7 +61,12 @@ class Run:
             self._set_threads(spec.config.threads)
             self._spans, self._account, self.ledger = Spans(), Account(), Ledger()
             self._work: Work | None = None  # handed out and not yet done
+            self._saved_at = self._began
+            self._went_back = False
             self._stored: dict[str, Any] | None = None  # the summary of this run before it was started again
+            self._fleet = functools.cache(
+                lambda: reach_fleet(session, spec.config, spec.strategy, number, self._closing)
+            )
             with ends_with_the_run(session):
                 self._come_in(self._attendance.enter(number))
             self._do_due()  # what is left of the last step of those who were there before
@@ -101,6 +110,7 @@ class Run:
         """Nobody has any state: agree on everything, and go on from the newest checkpoint if there is one."""
         place = self._place
         self._settle(open_run(self._spec, self._session, self._number, place))
+        self._balancing.meet(place)
         self._bind(opening, alike=False)
         claim(self._opened, self._session, opening, place)
         self._saver.settle(place.keeps_record)
@@ -115,6 +125,8 @@ class Run:
         if found:
             parts = resumed.live.parts({}) if resumed is not None else ({}, {})
             self._load(Live.of(*hand_over(place.group, 0, *parts)))
+        elif self._snapshots:
+            self.ledger.due.append("save")  # there must always be one to go back to
         self._scribe.begin(
             self._opened, place, self._batches, greet(place), self.cursor, resumed.path if resumed else None, warnings
         )
@@ -122,14 +134,16 @@ class Run:
 
     def _known_limits(self) -> list[str]:
         """What a user should know before the first step."""
+        warnings = [idle_servers(self.config, self._strategy) or ""]
         if self._attendance.survives and not self._survives and self._place.view.size > 1:
             name = self._strategy.name
-            return [f"strategy {name} does not survive the loss of a worker: one that is lost ends the run"]
-        return []
+            warnings.append(f"strategy {name} does not survive the loss of a worker: one that is lost ends the run")
+        return [words for words in warnings if words]
 
     def _join(self, live: Live, opened: Opened, opening: contextlib.ExitStack) -> None:
         """The others are under way: take over their state."""
         self._settle(opened)
+        self._balancing.meet(self._place)
         self._bind(opening, alike=True)
         opening.callback(self._saver.close)
         self._load(live)
@@ -142,6 +156,7 @@ class Run:
         self._batches = Batches(len(self._spec.train), self.config.global_batch, self.config.grain)  # type: ignore[arg-type]  # settled by open_run
         self._coverage = CoverageRecord(len(self._spec.train), whole=self._strategy.needs.survives)
         self._saver = Saver(opened.run_dir.checkpoints, self.config.checkpoint)
+        self._balancing = Balancing(self.config, self._batches, self._strategy.needs.leases)
 
     def _bind(self, opening: contextlib.ExitStack, alike: bool) -> None:
         self._replica = self._strategy.bind(self._spec.program, self._runtime(alike))
@@ -164,10 +179,23 @@ class Run:
             bucket_bytes=int(config.comm.bucket_mib * (1 << 20)),
             alike=alike,
             spans=self._spans,
+            codec=config.comm.codec,
+            store=self._place.store,
+            subgroup=self._place.subgroup,
+            weights=self._balancing.weights,
+            incremental=config.incremental,
+            hybrid=config.hybrid,
+            server=config.server,
+            asynchronous=config.asynchronous,
+            fit=self._number,
+            fleet=self._fleet(),
         )
 
     def _new_feed(self, closing: contextlib.ExitStack | None = None) -> None:
-        self._feed = Feed(self._spec, self._opened, self._place, self._batches, self.cursor, self.total_steps)
+        weights = self._balancing.weights
+        self._feed = Feed(self._spec, self._opened, self._place, self._batches, weights, self.cursor, self.total_steps)
+        if (news := self._balancing.news(self.cursor.step)) is not None:
+            self._scribe(news)
         if closing is not None:
             closing.callback(self._close_feed)
 
@@ -226,6 +254,7 @@ class Run:
         if behind:
             parts = self._live().parts(self._opened.to_json()) if place.world.rank == source else ({}, {})
             live = Live.of(*hand_over(place.group, source, *parts))
+        self._balancing.meet(place)
         self._replica = self._strategy.reconfigure(self._replica, self._spec.program, self._runtime(alike=True))
         if live is not None and live.ledger.acts > self.ledger.acts:
             self._load(live)
@@ -242,6 +271,9 @@ class Run:
                     raise
                 undo()
                 self._move_on(broken=True)
+            except StateLost:
+                undo()
+                self._go_back()
             else:
                 self.ledger.complete(result)
                 return result
@@ -249,6 +281,34 @@ class Run:
                 return self.ledger.result
             if once:
                 return None
+
+    def _go_back(self) -> None:
+        """The servers have lost the model: all workers return to the newest checkpoint, and do again what came after
+        it. Model and record of samples go back together. Collective."""
+        place = self._place
+        if self.total_steps is None:
+            raise ShoalError(
+                "the servers have lost the model, and a loop of your own cannot go back: run the same command again to "
+                "go on from the newest checkpoint. With server.replicas=2 the loss of a server loses nothing"
+            )
+        self._work = None
+        self._feed.close()
+        resumed: Resumed | None = None
+        lost = self.cursor.step
+        if place.keeps_record:
+            for event in self._saver.flush():
+                self._scribe(event)
+            resumed = self._saver.newest(lambda words: self._scribe(Warned(words)))
+        if not place.group.gather_bytes(b"1" if resumed is not None else b"", "looking for a checkpoint")[0]:
+            raise ShoalError(
+                "the servers have lost the model, and there is no checkpoint: set checkpoint.every or server.replicas=2"
+            )
+        parts = resumed.live.parts({}) if resumed is not None else ({}, {})
+        live, acts = Live.of(*hand_over(place.group, 0, *parts)), self.ledger.acts
+        self._load(live)
+        self.ledger.acts, self._went_back = acts, True
+        self._scribe(Warned(f"the servers had lost the model: back from step {lost:,} to step {self.cursor.step:,}"))
+        self._new_feed()
 
     def _leave_view(self) -> None:
         """The group has agreed to leave its view at the end of this step."""
@@ -313,19 +373,52 @@ class Run:
             time.sleep(self.config.elastic.pace_s)
         self._account.start()
         self._enter("data")
+        stretch, leases = self._stretch(), self._strategy.needs.leases
         with self._spans("data"):
-            passes = self._feed.take(self.cursor)
-        with self._spans("membership"):
-            change = self._survives and self._attendance.change_wanted(self._place.view)
+            passes = [] if leases else self._feed.take(self.cursor)
+        stop, change = self._wishes()
         self._work = Work(
-            batch=self._batches.at(self.cursor),
+            batch=stretch[0][0],
             passes=passes,
-            learning_rates=self._rates.at(self.cursor),
-            stop=self._session.control.stop_requested or self._scribe.wish is not None,
+            learning_rates=stretch[0][1],
+            stop=stop,
             change=change,
             data_s=self._spans.recent("data"),
+            stretch=stretch,
+            stream=self._feed.stream if leases else None,
+            wishes=self._wishes,
+            save=self._snapshot_due(),
         )
         return self._work
+
+    def _stretch(self) -> tuple[tuple[GlobalBatch, tuple[float, ...]], ...]:
+        """The global batches of the next act, with their learning rates: as many as the strategy can do in one, but
+        none beyond the next evaluation, save, end of an epoch or of the run."""
+        at, stretch = self.cursor, []
+        for _ in range(self._strategy.reach(self._replica)):
+            stretch.append((self._batches.at(at), self._rates.at(at)))
+            before, at = at, self._batches.after(at)
+            if at.epoch != before.epoch or at.step == self.total_steps or self._due_after(before, at):
+                break
+        return tuple(stretch)
+
+    @property
+    def _snapshots(self) -> bool:
+        """Whether checkpoints are all that is left when a server dies."""
+        once = self.config.server.replicas == 1 and self.config.checkpoint.every != "never"
+        return once and self._strategy.needs.servers and self.total_steps is not None
+
+    def _snapshot_due(self) -> bool:
+        """Whether the first worker finds that the last checkpoint was too long ago."""
+        if not self._place.is_first or not self._snapshots:
+            return False
+        return time.perf_counter() - self._saved_at > self.config.server.snapshot_s
+
+    def _wishes(self) -> tuple[bool, bool]:
+        """Whether this worker was asked to stop, and whether it knows of a change of the membership."""
+        with self._spans("membership"):
+            change = self._survives and self._attendance.change_wanted(self._place.view)
+        return self._session.control.stop_requested or self._scribe.wish is not None, change
 
     # ---- a step
 
@@ -356,35 +449,53 @@ class Run:
     def _commit(self, work: Work, result: StepResult) -> None:
         """The step is part of the model: move the cursor, record the samples, say what is due, tell."""
         before, ledger = self.cursor, self.ledger
+        batches = [batch for batch, _ in work.stretch]
         self._coverage.commit(result.committed, result.spans, lambda start, stop: self._order(before, start, stop))
-        ledger.cursor = self._batches.after(before)
+        last = batches[-1].cursor
+        ledger.cursor = self._batches.after(last)
         if before.batch == 0:
             self._account.new_epoch()
-        samples = work.batch.samples
+        samples = sum(batch.samples for batch in batches)
         seconds = self._account.step(result.loss_sum, result.loss_weight, samples, result.bytes_sent)
         if self.cursor.epoch != before.epoch:
             self._coverage.finish_epoch(self._place.group)
-        ledger.due = [*self._due_after(before), *(["reason"] if result.stop else [])]
+        due = self._due_after(last, self.cursor)
+        if result.save and "save" not in due:
+            due.append("save")
+        ledger.due = [*due, *(["reason"] if result.stop else [])]
         self._session.control.step_done(self._place.me.seat)
         self._scribe(StepCommitted(self.cursor, result.loss, samples, work.learning_rates, seconds, result.timings))
+        if result.codec is not None:
+            one = result.codec
+            self._scribe(CodecChosen(before.step, one.name, one.reason, dict(one.predicted_s)))
+        self._rebalance(batches[-1], result)
         if self._seen_view != self._place.view.number:
             self._seen_view = self._place.view.number
             if self._place.is_first:
                 self._session.report({"type": "resumed", "view": self._seen_view, "step": self.cursor.step})
         self._spans.take()
 
+    def _rebalance(self, batch: GlobalBatch, result: StepResult) -> None:
+        """Let the shares of the next step follow what this one has shown. All workers are shown the same."""
+        change = self._balancing.observe(batch, result)
+        if change is not None:
+            self._scribe(change)
+            if not self.done:
+                self._feed.reshare(change.weights, self.cursor)
+
     def _order(self, at: Cursor, start: int, stop: int) -> Indices:
         """The samples at these positions of the epoch of `at`."""
         order = epoch_order(self.config.seed, at.epoch, len(self._spec.train), self.config.loader.shuffle)
         return order[start:stop]
 
-    def _due_after(self, before: Cursor) -> list[str]:
+    def _due_after(self, before: Cursor, after: Cursor) -> list[str]:
+        """What is to be done once the batch at `before` is committed."""
         per_epoch, due = self._batches.per_epoch, []
         evaluate_every, save_every = self.config.eval_every, self.config.checkpoint.every
         tested = self._spec.test is not None and not evaluated_elsewhere(self.config, self._session)
-        if tested and isinstance(evaluate_every, Length) and evaluate_every.due(before, self.cursor, per_epoch):
+        if tested and isinstance(evaluate_every, Length) and evaluate_every.due(before, after, per_epoch):
             due.append("evaluate")
-        if isinstance(save_every, Length) and save_every.due(before, self.cursor, per_epoch):
+        if isinstance(save_every, Length) and save_every.due(before, after, per_epoch):
             due.append("save")
         return due
 
@@ -419,7 +530,7 @@ class Run:
         with self._spans("evaluate"):
             values = evaluate(
                 self._strategy, self._replica, source, batch, ["loss", *self._spec.program.metrics], place.group,
-                place.shares(config), lambda: self._session.control.tick(place.me.seat),
+                self._balancing.weights, lambda: self._session.control.tick(place.me.seat),
             )  # fmt: skip
         self._scribe(Evaluated(self.cursor, values, time.perf_counter() - begin))
         wishes = place.group.gather_bytes((self._scribe.wish or "").encode(), "asking whether to stop")
@@ -442,7 +553,7 @@ class Run:
                 )
             except NonFiniteState as error:
                 raise NonFiniteState(error.step, error.name, self._last_good()) from None
-        self.ledger.saved = self.cursor
+        self.ledger.saved, self._saved_at = self.cursor, time.perf_counter()
         self._no_longer_due("save")
         return None
 
@@ -497,6 +608,10 @@ class Run:
     def _finish(self) -> dict[str, Any] | None:
         """Do the next of what is left to do at the end; the summary comes last. Whatever view this is, all its members
         find the same in their ledgers, wherever they were when the one before broke."""
+        if self._went_back and not self.done:  # servers have lost the last steps: they are taken again
+            for work in self.works():
+                self.step(work)
+            return None
         evaluates = self.config.eval_every != "never" and not self.interrupted
         test = self._spec.test
         if evaluates and test is not None and self.ledger.evaluated != self.cursor:
@@ -542,6 +657,7 @@ class Run:
         mine = summary(
             strategy=self._strategy.name,
             workers=self._place.group.size,
+            servers=servers_of(self.config, self._strategy),
             cursor=self.cursor,
             account=self._account,
             values=self.ledger.values,

@@ -39,8 +39,6 @@ class RunSpec:
                 raise ConfigError(f"callbacks: {callback!r} is no shoal.callbacks.Callback: give a list of instances")
         if config.init not in known_initialisations():
             raise ConfigError(f"init={config.init!r} is unknown: {nearest(config.init, known_initialisations())}")
-        if config.servers and not self.strategy.needs.servers:
-            raise ConfigError(f"servers={config.servers}, but strategy={self.strategy.name} has no use for servers")
         if config.elastic.max_workers is not None and not self.strategy.needs.survives:
             raise ConfigError(
                 f"elastic.max_workers={config.elastic.max_workers}, but a run with strategy={self.strategy.name} does "

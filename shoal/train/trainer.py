@@ -102,7 +102,7 @@ class Trainer:
     def _spec(self, config: Config) -> RunSpec:
         # a flag or file that names another strategy wins over the object in the script
         own = self._strategy if self._strategy is not None and self._strategy.name == config.strategy else None
-        strategy = own or choose_strategy(config.strategy, most_workers(config))
+        strategy = own or choose_strategy(config.strategy, most_workers(config), config.hybrid, config.server)
         return RunSpec(
             config=config,
             program=Program(self.model, self._objective, self._optimizer, self._metrics),

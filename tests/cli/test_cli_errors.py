@@ -42,7 +42,10 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
         (["--workers", "-3"], r"workers=-3"),
         (["--workers", "two"], r"--workers"),
         (["--strategy", "allreduse"], r"unknown strategy 'allreduse': did you mean 'allreduce'\?"),
-        (["--set", "strategy=ring"], r"unknown strategy 'ring'.*known: allreduce, auto, single"),
+        (
+            ["--set", "strategy=ring"],
+            r"unknown strategy 'ring'.*known: allreduce, async, auto, hybrid, incremental, parameter-server, single",
+        ),
         (
             ["--set", "clp.norm=1"],
             r"unknown setting 'clp\.norm' in the command line: did you mean 'clip\.norm'",

@@ -86,7 +86,7 @@ def test_every_setting_is_explained() -> None:
     assert default_of("checkpoint.every") == "1 epoch"
     assert default_of("loader.shuffle") == "true"
     assert default_of("global_batch") == ""
-    assert choices_of("comm.backend") == ["auto", "shm", "gloo", "nccl"]
+    assert choices_of("comm.backend") == ["auto", "shm", "gloo", "hierarchical", "nccl"]
 
 
 def test_every_strategy_is_where_its_name_says() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.core.errors import ConfigError
-from shoal.strategies.allreduce import fuse
+from shoal.strategies.buckets import fuse
 from shoal.strategies.names import STRATEGIES, check_name
 from shoal.strategies.select import choose_strategy
 

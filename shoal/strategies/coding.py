@@ -1,0 +1,121 @@
+"""Which codec a replica's gradients go through, with what it has left out so far; with ``auto``, how it is found.
+
+With ``auto`` the first steps of a view go without a codec and are timed. Then all workers measure link and codecs, tell
+each other, and draw the same conclusion, which holds in later views too as long as their groups are of the same kind.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from statistics import median
+
+from torch import Tensor
+
+from shoal.comm.codecs.choose import (
+    CANDIDATES,
+    CodecChoice,
+    CodecCost,
+    Measured,
+    choose,
+    combine,
+    is_worth_trying,
+)
+from shoal.comm.codecs.feedback import ErrorFeedback
+from shoal.comm.codecs.names import AUTO, check_codec, codec_named
+from shoal.comm.codecs.probe import measure_codec, measure_link
+from shoal.comm.group import Group
+from shoal.core.errors import ConfigError
+
+_NONE = "none"
+_WARM_UP, _TIMED = 2, 3  # steps without a codec before the choice
+
+
+class Coding:
+    """`feedback` is the codec in use with its residuals, None where gradients travel as they are. `choice` is what was
+    chosen with ``auto``, and stays None until then. All workers of a group have the same codec at the same step."""
+
+    def __init__(self, spec: str, device: str) -> None:
+        check_codec(spec)
+        if spec != _NONE and device.startswith("cuda"):
+            raise ConfigError(f"comm.codec={spec} works in host memory, and device={device}: use comm.codec=none")
+        self._auto = spec == AUTO
+        self.choice: CodecChoice | None = None
+        self._backend = ""  # of the group in which it was made
+        self._steps: list[tuple[float, float]] = []  # computing and waiting of the steps that were timed
+        self.feedback: ErrorFeedback | None = None
+        if not self._auto:
+            self._use(spec)
+
+    def _use(self, name: str) -> None:
+        """Residuals of another codec are lost: its tensors may be cut in another way."""
+        if name == _NONE:
+            self.feedback = None
+        elif self.feedback is None or self.feedback.codec.name != codec_named(name).name:
+            self.feedback = ErrorFeedback(codec_named(name))
+
+    def meet(self, group: Group) -> None:
+        """Go on in another group: as its members have chosen, if one of them has in a group of this kind; else all
+        begin to measure. Collective with ``auto``."""
+        if not self._auto or group.size == 1:
+            return
+        mine = {"choice": asdict(self.choice) if self.choice is not None else None, "backend": self._backend}
+        words = group.gather_bytes(json.dumps(mine).encode(), "agreeing on a codec")
+        known = [word for word in map(json.loads, words) if word["choice"] and word["backend"] == group.backend]
+        self._steps.clear()
+        self._settle(CodecChoice(**known[0]["choice"]) if known else None, group)
+
+    def _settle(self, choice: CodecChoice | None, group: Group) -> None:
+        self.choice, self._backend = choice, group.backend
+        self._use(choice.name if choice is not None else _NONE)
+
+    # ---- finding one
+
+    def measuring(self, group: Group) -> bool:
+        """Whether this step is one of those by which the codec is chosen."""
+        return self._auto and self.choice is None and group.size > 1
+
+    def note(self, compute_s: float, wait_s: float) -> None:
+        """A step without a codec is done."""
+        self._steps.append((compute_s, wait_s))
+
+    def due(self, group: Group) -> bool:
+        """Whether all workers must now call `decide`."""
+        return self.measuring(group) and len(self._steps) >= _WARM_UP + _TIMED
+
+    def decide(self, group: Group, gradients: Callable[[], Sequence[tuple[str, Tensor]]], gradient_bytes: int) -> None:
+        """Measure, agree and choose. `gradients` are those of the last step by parameter, of which `gradient_bytes`
+        were sent. Collective."""
+        bandwidth, latency_s = measure_link(group, gradient_bytes)
+        timed = self._steps[_WARM_UP:]
+        mine = Measured(
+            compute_s=median(compute_s for compute_s, _ in timed),
+            gradient_bytes=gradient_bytes,
+            bandwidth=bandwidth,
+            latency_s=latency_s,
+            exposed_s=median(wait_s for _, wait_s in timed),
+        )
+        together = _tell(group, mine)
+        if is_worth_trying(together, group.size):
+            given = gradients()
+            costs = tuple(measure_codec(name, given, gradient_bytes, group.size) for name in CANDIDATES)
+            together = _tell(group, replace(mine, costs=costs))
+        self._settle(choose(together, group.size), group)
+
+    # ---- transactions
+
+    def commit(self) -> None:
+        if self.feedback is not None:
+            self.feedback.commit()
+
+    def discard(self) -> None:
+        if self.feedback is not None:
+            self.feedback.discard()
+
+
+def _tell(group: Group, mine: Measured) -> Measured:
+    """What all members have measured, as it holds for the group. Collective."""
+    words = group.gather_bytes(json.dumps(asdict(mine)).encode(), "choosing a codec")
+    everyone = [json.loads(word) for word in words]
+    return combine([Measured(**{**one, "costs": tuple(CodecCost(**c) for c in one["costs"])}) for one in everyone])

@@ -1,0 +1,189 @@
+"""Training with parameter servers: workers compute gradients, servers hold the parameters and apply the updates.
+
+With BSP every step is one transaction of all workers: each stages the gradient sum of its part, the group agrees, the
+commit adds the parts up, divides once and updates. That is the mathematics of `allreduce`. With SSP and ASP workers
+take whole global batches as tasks, each a transaction of its own: see `tasks`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import astuple
+from typing import Any
+
+from shoal.core.consistency import ASP, BSP, Consistency
+from shoal.core.errors import NonFiniteLoss, PeerLost
+from shoal.core.state import ShardedState
+from shoal.store.errors import StateLost, StoreRefused
+from shoal.store.operations import Shaping
+from shoal.strategies.base import Needs, Runtime, Span, StepResult, Strategy, Sums, Work
+from shoal.strategies.objective import Batch
+from shoal.strategies.program import Program
+from shoal.strategies.replica import committed_indices, span_of
+from shoal.strategies.served import ServedReplica, scale_for_norm
+from shoal.strategies.tasks import TaskReplica
+
+_REMEMBERED = 32  # commits that servers keep for whoever has to find out what was done
+
+
+class ParameterServer(Strategy[ServedReplica]):
+    """`consistency` says how far workers may be apart."""
+
+    name = "parameter-server"
+
+    def __init__(self, consistency: Consistency | None = None) -> None:
+        self.consistency: Consistency = consistency if consistency is not None else BSP()
+        self.needs = Needs(servers=True, survives=True, leases=not isinstance(self.consistency, BSP))  # type: ignore[misc]
+
+    def bind(self, program: Program, runtime: Runtime) -> ServedReplica:
+        if isinstance(self.consistency, BSP):
+            return ServedReplica(program, runtime)
+        return TaskReplica(program, runtime, self.consistency)
+
+    def reach(self, replica: ServedReplica) -> int:
+        return replica.reach if isinstance(replica, TaskReplica) else 1
+
+    def step(self, replica: ServedReplica, work: Work) -> StepResult:
+        if isinstance(replica, TaskReplica):
+            return replica.act(work)
+        step = work.batch.cursor.step
+        done = next((one for one in replica.recalled if one.get("step") == step), None)
+        if done is not None:  # whoever committed it is gone: nobody has told the group
+            return self._finish(replica, done, work)
+        words = self._stage(replica, work)
+        bad = [rank for rank, word in enumerate(words) if word["bad"]]
+        if bad:
+            replica.discard()
+            if replica.runtime.world.is_first:
+                replica.kv.drop(replica.transaction(str(step)))
+            raise NonFiniteLoss(step, bad)
+        record = {
+            "run": replica.run,
+            "step": step,
+            "loss": [sum(word["loss"][0] for word in words), sum(word["loss"][1] for word in words)],
+            "spans": [word["span"] for word in words],
+            "stop": any(word["stop"] for word in words),
+            "change": any(word["change"] for word in words),
+            "save": any(word["save"] for word in words),
+            "timings": [word["timings"] for word in words],
+        }
+        try:
+            self._commit(replica, record, work, len(words))
+        except StateLost:  # what the group agreed on is gone, which it will find out at its next step
+            replica.lost = True
+        return self._finish(replica, record, work)
+
+    def _stage(self, replica: ServedReplica, work: Work) -> list[dict[str, Any]]:
+        """Compute this worker's part, leave it with the servers, and tell. Returns everyone's word."""
+        runtime, step = replica.runtime, work.batch.cursor.step
+        replica.forget_gradients()
+        gradient = replica.compute(work, before_last=lambda gradient: None)
+        runtime.control.enter(runtime.world.seat, step, "reduce")
+        bad = not math.isfinite(gradient.loss_sum)
+        with runtime.spans("reduce"):
+            try:
+                replica.kv.stage(replica.transaction(str(step)), runtime.world.rank, replica.gradients()).result()
+            except StateLost:
+                replica.lost = True
+            timings = {"data": work.data_s, **{name: runtime.spans.recent(name) for name in ("forward", "backward")}}
+            return replica.agree(
+                {
+                    "loss": [0.0 if bad else gradient.loss_sum, gradient.weight],
+                    "bad": bad,
+                    "stop": work.stop,
+                    "change": work.change,
+                    "save": work.save,
+                    "span": list(astuple(span_of(work))),
+                    "timings": timings,
+                },
+                "agreeing on a step",
+            )
+
+    def _commit(self, replica: ServedReplica, record: dict[str, Any], work: Work, size: int) -> None:
+        runtime, step = replica.runtime, work.batch.cursor.step
+        runtime.control.enter(runtime.world.seat, step, "update")
+        weight = record["loss"][1]
+        divided = replica.program.objective.divided and weight != 0
+        clip, parts = runtime.clip, range(size)
+        shaping = Shaping(weight if divided else 1.0, clip.value, limits=clip.weights)
+        transaction = replica.transaction(str(step))
+        with runtime.spans("update"):
+            if clip.norm is not None:
+                squares = self._squares(replica, transaction, parts, shaping)
+                if squares is None:
+                    return
+                shaping = Shaping(shaping.divisor, clip.value, scale_for_norm(squares, clip.norm), limits=clip.weights)
+            told = json.dumps(record).encode()
+            done = replica.kv.commit(transaction, parts, rates=work.learning_rates, shaping=shaping, record=told)
+            if runtime.world.is_first and done.number % _REMEMBERED == 0:
+                replica.kv.forget(done.number - 2)
+
+    def _squares(self, replica: ServedReplica, transaction: str, parts: range, shaping: Shaping) -> float | None:
+        """The squared norm of the whole gradient; None where a quicker worker has committed it meanwhile."""
+        try:
+            return replica.kv.norms(transaction, parts, shaping)
+        except StoreRefused as no:
+            if no.reason != "missing part":
+                raise
+        # with what scale it was committed the first server knows: it goes on to the others as it was there
+        if transaction not in {one.commit.transaction for one in replica.kv.settle()}:
+            raise PeerLost(f"what was staged as {transaction} has been dropped: this worker is out of the view")
+        return None
+
+    def _finish(self, replica: ServedReplica, record: dict[str, Any], work: Work) -> StepResult:
+        """The step is committed: read what it has made of the model."""
+        replica.forget_gradients()
+        try:
+            with replica.runtime.spans("reduce"):
+                replica.download()
+        except StateLost:
+            replica.lost = True
+        replica.recalled = []
+        return StepResult(
+            record["loss"][0],
+            record["loss"][1],
+            committed_indices(work),
+            record["stop"],
+            tuple(record["timings"]),
+            replica.take_bytes_sent(),
+            record["change"],
+            tuple(Span(*map(int, span)) for span in record["spans"]),
+            record["save"],
+        )
+
+    def discard(self, replica: ServedReplica) -> None:
+        replica.discard()
+
+    def reconfigure(self, replica: ServedReplica, program: Program, runtime: Runtime) -> ServedReplica:
+        replica.attach(runtime)
+        return replica
+
+    def live_state(self, replica: ServedReplica) -> ShardedState:
+        return replica.live_state()
+
+    def evaluate(self, replica: ServedReplica, batch: Batch) -> Sums:
+        return replica.evaluate(batch)
+
+    def state(self, replica: ServedReplica) -> ShardedState:
+        replica.agree({}, "asking whether the servers have everything")
+        return replica.state() if replica.runtime.world.is_first else ShardedState()
+
+    def load(self, replica: ServedReplica, state: ShardedState) -> None:
+        replica.load(state)
+
+    def initial_learning_rates(self, replica: ServedReplica) -> tuple[float, ...]:
+        return replica.initial_learning_rates
+
+    def close(self, replica: ServedReplica) -> None:
+        replica.close()
+
+
+class Asynchronous(ParameterServer):
+    """ASP with what makes it converge: an update counts the less the older it is; with `asynchronous.mixing`, workers
+    keep weights of their own, which they and the servers draw towards each other (elastic averaging)."""
+
+    name = "async"
+
+    def __init__(self) -> None:
+        super().__init__(ASP())

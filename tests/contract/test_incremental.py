@@ -1,0 +1,147 @@
+"""Incremental training and hybrids on real ranks: where they must give what synchronous training gives, they do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.core.config import HybridSettings
+from shoal.strategies.hybrid import compose
+from shoal.testing.checks import PARAMETERS, check_coverage, check_evaluation, check_result, distance
+from shoal.testing.contract import short
+from shoal.testing.plan import Plan
+from shoal.testing.ranks import RankHarness
+from shoal.testing.reference import reference
+from shoal.testing.trial import Trained, Trial
+
+pytestmark = [pytest.mark.contract, pytest.mark.ranks]
+
+
+@pytest.fixture
+def trial(ranks: RankHarness, tmp_path: Path) -> Trial:
+    return Trial(ranks, "incremental", tmp_path, {"incremental.h": 2})
+
+
+def hybrid(trial: Trial, **settings: Any) -> Trial:
+    return trial.with_strategy("hybrid", **{f"hybrid.{name}": value for name, value in settings.items()})
+
+
+def check_parameters(trained: Trained, plan: Plan) -> None:
+    expected = reference(plan)
+    difference = distance(trained.parameters, {**expected.parameters, **expected.buffers})
+    assert difference <= PARAMETERS, f"{plan}: the parameters differ by {difference:.1e} from plain PyTorch"
+    check_coverage(trained, plan)
+    check_evaluation(trained, plan)
+
+
+@pytest.mark.parametrize(("subject", "optimizer"), [("mlp", "adamw"), ("resnet", "momentum"), ("gpt", "adamw")])
+def test_alone_it_is_ordinary_training(trial: Trial, subject: str, optimizer: str) -> None:
+    plan = short(subject, optimizer=optimizer)
+    for trained in trial.train(1, *(trial.order(plan, incremental__h=h) for h in (2, "auto"))):
+        check_parameters(trained, plan)
+
+
+@pytest.mark.parametrize(("subject", "workers"), [("mlp", 2), ("mlp", 4), ("resnet", 3)])
+def test_one_plain_step_a_round_is_synchronous_training(trial: Trial, subject: str, workers: int) -> None:
+    """The average of single steps of plain SGD, weighted by samples, is the step of the whole batch."""
+    plan = short(subject, optimizer="sgd")
+    check_parameters(trial.run(workers, plan, incremental__h=1, incremental__rho=1.0), plan)
+
+
+@pytest.mark.parametrize("subject", ["resnet", "gpt"])
+def test_with_fixed_parts_the_same_bits_come_twice(trial: Trial, subject: str) -> None:
+    plan = short(subject)
+    first, second = trial.train(3, *(trial.order(plan, incremental__rho=1.0) for _ in range(2)))
+    assert first.summary["params_sha256"] == second.summary["params_sha256"]
+    check_coverage(first, plan)
+
+
+@pytest.mark.parametrize(
+    "how", [{"rho": 0.01, "h": 3}, {"rho": 0.5, "h": "auto"}, {"outer": "nesterov", "h": "growing"}]
+)
+def test_leased_tasks_cover_every_sample_once_and_train(trial: Trial, how: dict[str, Any]) -> None:
+    plan = Plan("mlp", epochs=4)
+    trained = trial.run(3, plan, **{f"incremental__{name}": value for name, value in how.items()})
+    check_coverage(trained, plan)
+    check_evaluation(trained, plan)
+    assert trained.losses[-1] < 0.8 * trained.losses[0]
+
+
+@pytest.mark.parametrize("codec", ["bf16", "int8", "topk:0.1", "powersgd:2"])
+def test_differences_can_be_coded(trial: Trial, codec: str) -> None:
+    plan = Plan("mlp", epochs=4)
+    exact, coded = trial.train(
+        2, *(trial.order(plan, comm__codec=one, incremental__rho=1.0) for one in ("none", codec))
+    )
+    check_coverage(coded, plan)
+    assert coded.summary["bytes_sent"] < 0.7 * exact.summary["bytes_sent"]
+    assert coded.summary["final"]["test_loss"] < 1.3 * exact.summary["final"]["test_loss"]
+
+
+def test_it_goes_on_from_a_checkpoint(trial: Trial, tmp_path: Path) -> None:
+    plan = short("mlp", optimizer="sgd")
+    how = {"incremental__h": 1, "incremental__rho": 1.0, "checkpoint__every": "1 epoch"}
+    where = tmp_path / "run"
+    trial.train(3, trial.order(plan, run_dir=where, until=7, **how))
+    (trained,) = trial.train(2, trial.order(plan, run_dir=where, **how))
+    expected = reference(plan)
+    assert distance(trained.parameters, expected.parameters) <= PARAMETERS
+    assert trained.summary["coverage"]["once"] == plan.samples * plan.epochs
+
+
+def test_another_strategy_goes_on_with_its_checkpoint(trial: Trial, tmp_path: Path) -> None:
+    plan, where = short("mlp", optimizer="sgd"), tmp_path / "run"
+    every = {"checkpoint__every": "1 epoch"}
+    trial.train(
+        2,
+        trial.order(
+            plan, run_dir=where, until=6, incremental__h=1, incremental__rho=1.0, incremental__outer="nesterov",
+            incremental__outer_lr=1.0, incremental__outer_momentum=0.0, comm__codec="bf16", **every,
+        ),
+    )  # fmt: skip
+    other = trial.with_strategy("allreduce")
+    (trained,) = other.train(2, other.order(plan, run_dir=where, **every))
+    assert distance(trained.parameters, reference(plan).parameters) <= 1e-2
+
+
+def test_a_loss_that_is_not_finite_leaves_the_common_weights(trial: Trial) -> None:
+    plan = Plan("mlp", samples=203, epochs=1)
+    (trained,) = trial.train(2, trial.order(plan, poison=150, incremental__h=3, until=1))
+    failures = [record.failure for record in trained.ranks]
+    assert all(failure is not None for failure in failures)
+    for failure in failures:
+        assert failure is not None
+        for name, piece in failure.before.items():
+            if name.startswith("model."):
+                assert piece.tensor.equal(failure.after[name].tensor), f"{name} has changed"
+
+
+@pytest.mark.parametrize(("subject", "team"), [("mlp", 3), ("resnet", 2), ("gpt", 2), ("gpt", "host")])
+def test_hierarchical_all_reduce_is_synchronous_training(trial: Trial, subject: str, team: int | str) -> None:
+    plan = short(subject)
+    check_result(hybrid(trial, outer="allreduce", team=team).run(4, plan), plan)
+
+
+@pytest.mark.parametrize(("subject", "workers", "team"), [("mlp", 4, 2), ("resnet", 3, 2), ("mlp", 2, "host")])
+def test_teams_that_average_single_steps_are_synchronous(
+    trial: Trial, subject: str, workers: int, team: int | str
+) -> None:
+    plan = short(subject, optimizer="sgd")
+    check_parameters(hybrid(trial, team=team).run(workers, plan, incremental__h=1, incremental__rho=1.0), plan)
+
+
+def test_teams_lease_tasks(trial: Trial) -> None:
+    plan = Plan("mlp", epochs=4)
+    trained = hybrid(trial, team=2).run(4, plan, incremental__h=4, incremental__rho=0.2, comm__codec="int8")
+    check_coverage(trained, plan)
+    assert trained.losses[-1] < 0.8 * trained.losses[0]
+
+
+def test_a_pair_that_makes_no_sense_is_refused() -> None:
+    from shoal.core.errors import ConfigError
+
+    for wrong in ({"inner": "incremental"}, {"outer": "single"}):
+        with pytest.raises(ConfigError, match=r"hybrid\.(inner|outer)="):
+            compose(HybridSettings.model_validate(wrong))
