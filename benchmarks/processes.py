@@ -68,10 +68,15 @@ def run(command: Sequence[str], variables: dict[str, str], log: Path, timeout_s:
 
 def start(command: Sequence[str], variables: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
     """Start `command` as `run` does, and do not wait. Meant for use within `ending_orphans`."""
-    # what the command leaves in the temporary folder goes with the folder of its log
-    environment = {**os.environ, **_QUIET, "TMPDIR": str(log.parent), **variables}
     with log.open("wb") as output:
-        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
+        return subprocess.Popen(
+            command, cwd=ROOT, env={**environment(log.parent), **variables}, stdout=output, stderr=output
+        )
+
+
+def environment(directory: Path) -> dict[str, str]:
+    """The variables of a command: one thread a process. What it leaves in the temporary folder is in `directory`."""
+    return {**os.environ, **_QUIET, "TMPDIR": str(directory)}
 
 
 @contextlib.contextmanager

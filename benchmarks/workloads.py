@@ -1,4 +1,4 @@
-"""The work that every peer does: three models, batches in memory, one optimizer, all from the job's seed.
+"""The work that every peer does: a few models, batches in memory, one optimizer, all from the job's seed.
 
 The samples of a run are one tensor, random and shaped as CIFAR-10. Step s takes the s-th G rows,
 and worker r of N computes the r-th part of them, so that the same job trains the same parameters whoever
@@ -83,6 +83,21 @@ def small() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(3072, 32), nn.ReLU(), nn.Linear(32, CLASSES))
 
 
+def convnet() -> nn.Module:
+    """Three convolutions, 14,666 parameters: much to compute, little to send, and nothing that looks at its batch."""
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, 2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, 2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, CLASSES),
+    )
+
+
 @dataclass(frozen=True)
 class Workload:
     """A model, and how many parameters it must have to be the one that is meant."""
@@ -95,6 +110,7 @@ WORKLOADS = {
     "resnet20": Workload(ResNet20, 269_722),
     "mlp": Workload(mlp, 10_510_346),
     "small": Workload(small, 98_666),
+    "convnet": Workload(convnet, 14_666),
 }
 
 
