@@ -26,7 +26,9 @@ class _Breaks(ControlPage):
 def test_what_was_complete_before_the_view_broke_is_complete() -> None:
     control = _Breaks()
     try:
-        Patience(control, 0, 2, 60.0, 1).wait(lambda: control.arrived_at_last, lambda: [1], "meeting", time.monotonic())
+        Patience(control, 0, 2, 60.0, 1, (0, 1)).wait(
+            lambda: control.arrived_at_last, lambda: [1], "meeting", time.monotonic()
+        )
         assert not control.reading(0).waiting
     finally:
         control.close()
@@ -37,7 +39,7 @@ def test_what_was_not_complete_is_lost() -> None:
     control.break_view(1)
     try:
         with pytest.raises(PeerLost, match="view 1 was broken during meeting"):
-            Patience(control, 0, 2, 60.0, 1).wait(lambda: False, lambda: [1], "meeting", time.monotonic())
+            Patience(control, 0, 2, 60.0, 1, (0, 1)).wait(lambda: False, lambda: [1], "meeting", time.monotonic())
         assert not control.reading(0).waiting
     finally:
         control.close()
