@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import nn
 
 import shoal
 from benchmarks import workloads
-from benchmarks.runners.job import Job, Stopwatch
+from benchmarks.runners.job import Job
 from benchmarks.runners.slowness import slowed
-from shoal.core.events import RunEnded, StepCommitted
+from benchmarks.runners.turns import Turns
+from shoal.core.events import RunStarted, StepCommitted
 from shoal.launch.session import current
-from shoal.train.callbacks.base import Callback, RunInfo
+from shoal.train.callbacks.base import Callback, RunInfo, Stop
+
+_FOR_EVER = 1_000_000  # epochs
 
 
-class _Timing(Callback):
-    """Runs on the first worker. Steps are synchronous, so its clock is everybody's."""
+class _InTurn(Callback):
+    """Runs on the first worker; the others wait for it in their next step."""
 
     def __init__(self, job: Job) -> None:
-        self.job = job
-        self.stopwatch = Stopwatch(job, meet=lambda: None)
+        self._directory = Path(job.directory)
 
-    def on_step(self, event: StepCommitted, run: RunInfo) -> None:
-        self.stopwatch.step()
+    def on_run_started(self, event: RunStarted, run: RunInfo) -> None:
+        self._turns = Turns(self._directory)
+        self._turns.begin()
 
-    def on_run_ended(self, event: RunEnded, run: RunInfo) -> None:
-        if event.status == "completed":
-            self.stopwatch.report(workloads.checksum(run.module)).save(self.job, rank=0)
+    def on_step(self, event: StepCommitted, run: RunInfo) -> Stop | None:
+        return None if self._turns.step() else Stop("all was measured")
 
 
 def main() -> None:
@@ -38,13 +42,12 @@ def main() -> None:
         optimizer=workloads.optimizer,
         train=workloads.samples(job),
         global_batch=job.global_batch,
-        steps=job.total_steps,
+        epochs=_FOR_EVER,
         seed=job.seed,
         balance="auto",
-        loader={"shuffle": False},
         eval_every="never",
         checkpoint={"every": "never"},
-        callbacks=[_Timing(job)],
+        callbacks=[_InTurn(job)],
     ).fit()
 
 
