@@ -90,10 +90,12 @@ class Link:
         """Send a command; for a change, `make(client, sequence)` makes it under the next number of its `stream`.
 
         With `waits` the server may keep it for up to `deadline_s` until it can be carried out; such ones need a stream
-        of their own. The future fails with `ServerTimeout` and with what the server says.
+        of their own. The future fails with `ServerTimeout` and with what the server says. Raises `StateLost` if the
+        servers have gone back while nothing was under way.
         """
         now_s = time.monotonic()
-        with self._lock:
+        with self._session.telling, self._lock:
+            self._session.raise_untold()
             if self._closed:
                 raise ShoalError("this store has been closed")
             if self._lost is not None:
@@ -274,12 +276,13 @@ class Link:
                 self._searching_since_s, self._trouble = None, ""
                 self._send_due()
 
-    def fail_all(self, error: Exception) -> None:
+    def fail_all(self, error: Exception) -> int:
         with self._lock:
             pending = self._pending.take_all()
         for one in pending:
             with suppress(InvalidStateError):
                 one.future.set_exception(error)
+        return len(pending)
 
     def close(self) -> None:
         with self._lock:

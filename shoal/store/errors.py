@@ -27,8 +27,8 @@ class WorkersBehind(CollectiveTimeout):
 
 class StateLost(ShoalError):  # noqa: N818 - it names the event
     """The servers have gone back to their last snapshot: what was pushed since is lost, whether it was acknowledged or
-    not. Raised once to every client, by whatever it has under way; everything works again afterwards. With two replicas
-    no single failure leads here."""
+    not. Raised once to every client, by whatever it has under way or else by what it asks for next; everything works
+    again afterwards. With two replicas no single failure leads here."""
 
     def __init__(self, generation: int) -> None:
         self.generation = generation

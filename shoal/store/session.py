@@ -25,8 +25,8 @@ class Watched(Protocol):
     def look(self, now_s: float) -> bool:
         """See what is due; returns whether it is looking for its server."""
 
-    def fail_all(self, error: Exception) -> None:
-        """End everything that is under way."""
+    def fail_all(self, error: Exception) -> int:
+        """End everything that is under way; returns how much that was."""
 
     def close(self) -> None:
         """Give its connections back."""
@@ -47,6 +47,8 @@ class Session:
         self.describe, self.keys, self.name, self.encrypt = describe, keys, name, encrypt
         self.client = os.urandom(8).hex()
         self.generation: int | None = None
+        self.telling = threading.RLock()  # held while something new is asked for, and while everybody is told of a loss
+        self._untold: StateLost | None = None
         self._on_lost_state = on_lost_state
         self._links: list[Watched] = []
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -69,11 +71,19 @@ class Session:
             self.generation = generation
         if generation <= self.generation:
             return generation == self.generation
-        self.generation = generation
-        self._on_lost_state()
-        for link in self._links:
-            link.fail_all(StateLost(generation))
+        with self.telling:
+            self.generation = generation
+            self._on_lost_state()
+            lost = StateLost(generation)
+            told = [link.fail_all(lost) for link in self._links]
+            self._untold = None if any(told) else lost
         return True
+
+    def raise_untold(self) -> None:
+        """Raise `StateLost` if nothing was under way when the servers went back. With `telling` held."""
+        untold, self._untold = self._untold, None
+        if untold is not None:
+            raise untold
 
     def close(self) -> None:
         """End the thread and all links. May be called twice, from any thread but the session's own."""

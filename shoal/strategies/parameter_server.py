@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from dataclasses import astuple
 from typing import Any
 
@@ -56,7 +57,8 @@ class ParameterServer(Strategy[ServedReplica]):
         if bad:
             replica.discard()
             if replica.runtime.world.is_first:
-                replica.kv.drop(replica.transaction(str(step)))
+                with suppress(StateLost):  # then nothing is left to be dropped
+                    replica.kv.drop(replica.transaction(str(step)))
             raise NonFiniteLoss(step, bad)
         record = {
             "run": replica.run,
@@ -166,8 +168,14 @@ class ParameterServer(Strategy[ServedReplica]):
         return replica.evaluate(batch)
 
     def state(self, replica: ServedReplica) -> ShardedState:
-        replica.agree({}, "asking whether the servers have everything")
-        return replica.state() if replica.runtime.world.is_first else ShardedState()
+        found = ShardedState()
+        try:
+            if replica.runtime.world.is_first:
+                found = replica.state()
+        except StateLost:
+            replica.lost = True
+        replica.agree({}, "asking whether the servers had everything")
+        return found
 
     def load(self, replica: ServedReplica, state: ShardedState) -> None:
         replica.load(state)

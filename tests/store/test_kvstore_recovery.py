@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,30 @@ def test_a_killed_server_comes_back_from_the_snapshot_and_the_rest_is_done_again
         np.testing.assert_array_equal(store.pull("sum"), np.full(300, 2.0**TASKS - 1))
         assert store.progress().committed == tuple(range(TASKS))
         assert isinstance(store.lease("worker"), NothingLeft)
+
+
+@pytest.mark.ranks
+def test_who_has_nothing_under_way_is_told_by_what_comes_next(tmp_path: Path) -> None:
+    with (
+        real_fleet(tmp_path, servers=2, replicas=1, snapshot_s=3600.0) as fleet,
+        KVStore(tmp_path, deadline_s=PATIENCE_S) as store,
+    ):
+        store.set("sum", np.zeros(300))
+        store.snapshot()
+        store.set("sum", np.ones(300))
+        os.kill(fleet.primary(0)[1], signal.SIGKILL)
+        link = store._mode.links[0]
+        session = link._session
+        before = session.generation
+
+        def went_back() -> bool:  # a question that had been under way when the server died has the same effect
+            session.post(lambda: link._probe(time.monotonic()))
+            return session.generation != before
+
+        eventually(went_back, "the client hears of it")
+        with pytest.raises(StateLost):
+            store.pull("sum")
+        np.testing.assert_array_equal(store.pull("sum"), np.zeros(300))
 
 
 def _read(path: Path) -> bytes:
