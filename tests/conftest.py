@@ -42,7 +42,7 @@ def children() -> set[int]:
     for task in Path("/proc/self/task").iterdir():
         try:
             found.update(int(pid) for pid in (task / "children").read_text().split())
-        except FileNotFoundError:  # a thread that has just ended
+        except (FileNotFoundError, ProcessLookupError):  # a thread that has just ended
             continue
     return found
 
