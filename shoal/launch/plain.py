@@ -1,13 +1,19 @@
 """A process that the user started with ``python script.py``: what a launcher would have settled is settled here.
 
 Initial weights are a function of the seed only if PyTorch's generator is seeded before the script builds its model,
-and importing this package is the one thing that certainly comes before. Whoever seeds the generator wins.
+and importing this package is the one thing that certainly comes before. Whoever seeds the generator wins. PyTorch
+itself is not imported for that: where the script does so later, the generator is seeded then.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import sys
-from types import TracebackType
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType, TracebackType
+from typing import Any
 
 from shoal.core.errors import UserError, WorkerFailed
 from shoal.core.seeds import init_seed
@@ -17,13 +23,10 @@ _UNSEEDED_FROM = 1 << 32  # PyTorch's own start value has 53 random bits; people
 
 def settle_plain_process() -> None:
     """Seed an unseeded generator as a worker's is by default, and show a user's mistakes without a traceback."""
-    try:
-        import torch
-    except ModuleNotFoundError:  # a client of the key-value store needs none
-        pass
+    if "torch" in sys.modules:
+        _seed(sys.modules["torch"])
     else:
-        if torch.initial_seed() >= _UNSEEDED_FROM:
-            torch.manual_seed(init_seed(0))
+        sys.meta_path.insert(0, _SeedsWhenImported())
     previous = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -36,3 +39,40 @@ def settle_plain_process() -> None:
             sys.exit(error.exit_status)
 
     sys.excepthook = show
+
+
+def _seed(torch: Any) -> None:
+    if torch.initial_seed() >= _UNSEEDED_FROM:
+        torch.manual_seed(init_seed(0))
+
+
+class _SeedsWhenImported(MetaPathFinder):
+    """Has its effect once, at the first import of PyTorch, which goes as ever but for the seed."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Seeding(spec.loader)
+        return spec
+
+
+class _Seeding(Loader):
+    """Another loader, and the seed after it."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        _seed(module)

@@ -117,3 +117,26 @@ def test_importing_shoal(start: Callable[..., Process]) -> None:
     assert told["first"] == init_seed(0)
     assert told["drawn"] == torch.rand(1, generator=torch.Generator().manual_seed(init_seed(0))).item()
     assert told["kept"] == 5
+
+
+IMPORT_FIRST = """
+import inspect, json, sys
+import shoal
+loaded = "torch" in sys.modules
+import torch
+finders = [type(one).__module__ for one in sys.meta_path]
+print(json.dumps({"loaded": loaded, "seed": torch.initial_seed(), "finders": finders,
+                  "source": "def compile" in inspect.getsource(torch.compile)}))
+"""
+
+
+def test_importing_shoal_does_not_import_torch_and_seeds_it_when_that_comes(start: Callable[..., Process]) -> None:
+    from shoal.core.seeds import init_seed
+
+    done = start([sys.executable, "-c", IMPORT_FIRST]).end()
+    assert done.status == 0, done
+    told = json.loads(done.out)
+    assert not told["loaded"]
+    assert told["seed"] == init_seed(0)
+    assert not [module for module in told["finders"] if module.startswith("shoal")], "it has had its effect"
+    assert told["source"], "torch is as ever"
