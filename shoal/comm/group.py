@@ -90,6 +90,15 @@ class Group(ABC):
     def reducer(self, buckets: Sequence[BucketSpec], facts: int) -> BucketReducer:
         """Make the reducer for these buckets; `facts` is the length of the vector that `finish` exchanges."""
 
+    def bytes_to_sum(self, payload_bytes: int) -> int:
+        """What this member sends when the group sums so much: it is scattered, then gathered."""
+        return 2 * payload_bytes * (self.size - 1) // self.size
+
+    def coding(self) -> tuple[Group | None, int]:
+        """Between whom codecs are used: the group of those that code, None for a member that does not, and how many
+        they are."""
+        return self, self.size
+
     def barrier(self, what: str) -> None:
         """Return once every member has called it."""
         self.gather_bytes(b"", what)

@@ -27,12 +27,17 @@ def hand_over(
     told, listed = json.loads(group.gather_bytes(word, "telling what comes")[source])
     if not is_source:
         mine = {name: torch.empty(shape, dtype=getattr(torch, dtype)) for name, dtype, shape in listed}
-    small = [name for name, tensor in mine.items() if tensor.nbytes < _SMALL_BYTES]
-    _broadcast_together(group, source, [mine[name] for name in small])
-    for name, tensor in mine.items():
+    overwrite(group, source, mine)
+    return told, mine
+
+
+def overwrite(group: Group, source: int, tensors: Mapping[str, Tensor]) -> None:
+    """Everyone's `tensors`, of the same names and shapes, become those of the member with rank `source`. Collective."""
+    small = [tensor for tensor in tensors.values() if tensor.nbytes < _SMALL_BYTES]
+    _broadcast_together(group, source, small)
+    for name, tensor in tensors.items():
         if tensor.nbytes >= _SMALL_BYTES:
             group.broadcast(tensor, source, f"copying {name}")
-    return told, mine
 
 
 def _broadcast_together(group: Group, source: int, tensors: list[Tensor]) -> None:

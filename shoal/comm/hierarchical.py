@@ -73,6 +73,13 @@ class HierarchicalGroup(Group):
 
         return HierarchicalReducer(self, buckets, facts)
 
+    def bytes_to_sum(self, payload_bytes: int) -> int:
+        return self.inner.bytes_to_sum(payload_bytes) + (self.outer.bytes_to_sum(payload_bytes) if self.outer else 0)
+
+    def coding(self) -> tuple[Group | None, int]:
+        """Teams are near: what they sum is exact. Their leaders are far from each other."""
+        return self.outer, len(self.teams)
+
     def barrier(self, what: str) -> None:
         with self.up():
             self.inner.barrier(what)

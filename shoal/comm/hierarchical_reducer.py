@@ -23,18 +23,27 @@ _WHAT = "the sum of gradients"
 
 class HierarchicalReducer(BucketReducer):
     """See `BucketReducer`. The buffers are those of the team's own reducer. A row is a member's weight and facts; the
-    facts of a leader, between leaders, are the rows of its team, filled up to those of the largest one."""
+    facts of a leader, between leaders, are the rows of its team, filled up to those of the largest one. A leader may be
+    given the reducer to use between leaders (of `facts_between_leaders`, and buckets that are not divided)."""
 
-    def __init__(self, group: HierarchicalGroup, buckets: Sequence[BucketSpec], facts: int) -> None:
+    def __init__(
+        self, group: HierarchicalGroup, buckets: Sequence[BucketSpec], facts: int, outer: BucketReducer | None = None
+    ) -> None:
         self._group, self._specs = group, tuple(buckets)
         sums = [replace(spec, divided=False) for spec in buckets]
         self._row = torch.zeros(1 + facts, dtype=torch.float64)
         self._inner = group.inner.reducer(sums, 1 + facts)
         self.buffers = self._inner.buffers
         self._widest = max(len(team) for team in group.teams)
-        self._outer = None if group.outer is None else group.outer.reducer(sums, self._widest * (1 + facts))
+        self._outer = outer
+        if outer is None and group.outer is not None:
+            self._outer = group.outer.reducer(sums, self.facts_between_leaders(group, facts))
         self._unmarked: set[int] = set()
         self._to_pass: list[int] = []  # marked, and not yet given to the other leaders
+
+    @staticmethod
+    def facts_between_leaders(group: HierarchicalGroup, facts: int) -> int:
+        return max(len(team) for team in group.teams) * (1 + facts)
 
     def open(self, weight: float) -> None:
         self._row[0] = weight

@@ -134,6 +134,11 @@ class Asking:
     def _parts(self, key: str) -> tuple[tuple[int, Slice], ...]:
         return self._atlas.of(key)
 
+    def slices(self, key: str, deadline_s: float | None = None) -> tuple[Slice, ...]:
+        """How a key is cut over the servers, in the order of its units."""
+        self._declared(key, deadline_s)
+        return tuple(part for _, part in self._parts(key))
+
     @property
     def keys(self) -> tuple[str, ...]:
         """The names of all keys that have been declared by anybody."""

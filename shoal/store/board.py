@@ -49,6 +49,7 @@ class Board:
     def __init__(self) -> None:
         self.stretch: int | None = None
         self.count = 0
+        self._opened = 0  # the count as it was before the stretch was closed
         self.consistency: Consistency = BSP()
         self.committed: set[int] = set()
         self.leases: dict[str, int] = {}  # worker -> task
@@ -74,17 +75,25 @@ class Board:
         """Begin a stretch of tasks 0 to `count` - 1. The open one again changes nothing. An earlier one is refused, and
         so is a later one while tasks are left, unless `instead` gives those up."""
         if stretch == self.stretch:
-            same = count == self.count and consistency == self.consistency
-            return None if same else Refused(f"stretch {stretch} is open with {self.count} tasks, {self.consistency}")
+            same = count == self._opened and consistency == self.consistency
+            return None if same else Refused(f"stretch {stretch} is open with {self._opened} tasks, {self.consistency}")
         if self.stretch is not None and stretch < self.stretch:
             return Refused(f"stretch {stretch} is over: {self.stretch} is open")
         if not self.finished and not instead:
             left = self.count - len(self.committed)
             return Refused(f"stretch {stretch} cannot begin: {left} tasks of stretch {self.stretch} are not committed")
         self.stretch, self.count, self.consistency = stretch, count, consistency
+        self._opened = count
         self.committed, self.leases = set(), {}
         self.clocks = dict.fromkeys(workers, 0)
         self._next, self._returned = 0, []
+        return None
+
+    def close(self, stretch: int) -> Refused | None:
+        """The stretch ends with the tasks that somebody has had: no other is begun. Again changes nothing."""
+        if stretch != self.stretch:
+            return Refused(f"stretch {stretch} cannot be closed: {self.stretch} is open")
+        self.count = self._next
         return None
 
     def offer(self, worker: str) -> Leased | Wait | NothingLeft | Refused:
@@ -151,6 +160,7 @@ class Board:
         return {
             "stretch": self.stretch,
             "count": self.count,
+            "opened": self._opened,
             "consistency": str(self.consistency),
             "committed": _runs(self.committed),
             "leases": sorted(self.leases.items()),
@@ -163,7 +173,7 @@ class Board:
 
     def restore(self, meta: dict[str, Any]) -> None:
         """Become the board that was dumped."""
-        self.stretch, self.count = meta["stretch"], meta["count"]
+        self.stretch, self.count, self._opened = meta["stretch"], meta["count"], meta["opened"]
         self.consistency = parse(meta["consistency"])
         self.committed = {task for start, stop in meta["committed"] for task in range(start, stop)}
         self.leases, self.clocks = dict(meta["leases"]), dict(meta["clocks"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from shoal.core.errors import UserError
 from shoal.store.directory import Declaration
 from shoal.store.keys import SparseKey
+from shoal.store.operations import Update
 
 Array = npt.NDArray[Any]
 
@@ -23,7 +25,14 @@ class Rows:
     values: npt.ArrayLike
 
 
-Given = npt.ArrayLike | Rows
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """What is given for a key, by slice: updates that have been made already, such as coded ones, one for each."""
+
+    updates: tuple[Update, ...]
+
+
+Given = npt.ArrayLike | Rows | Cut
 
 
 def check_whole(declaration: Declaration, given: npt.ArrayLike) -> Array:
@@ -33,6 +42,13 @@ def check_whole(declaration: Declaration, given: npt.ArrayLike) -> Array:
     if array.size != key.units * int(np.prod(key.unit_shape)):
         raise UserError(f"key {key.name!r} has the shape {key.shape}, and was given an array of {array.shape}")
     return array.reshape(key.units, *key.unit_shape)
+
+
+def check_cut(declaration: Declaration, given: Cut, labels: Sequence[str]) -> tuple[Update, ...]:
+    """An update for each slice of a key, in the order of `labels`."""
+    if [one.where for one in given.updates] != list(labels):
+        raise UserError(f"key {declaration.key.name!r} is cut into {list(labels)}, and was given other slices")
+    return given.updates
 
 
 def check_numbers(declaration: Declaration, rows: npt.ArrayLike) -> Array:

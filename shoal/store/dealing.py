@@ -27,6 +27,7 @@ class Dealing:
     def ways(self) -> Ways:
         return {
             ops.Open: self.open,
+            ops.Close: self.close,
             ops.Lease: self.lease,
             ops.Join: self.join,
             ops.Release: self.release,
@@ -41,6 +42,10 @@ class Dealing:
         if operation.count < 0:
             raise Refusal("mismatch", f"stretch {operation.stretch} has {operation.count} tasks: give 0 or more")
         heed(self._board.open(operation.stretch, operation.count, consistency, operation.workers, operation.instead))
+        return self._done()
+
+    def close(self, operation: ops.Close) -> Answer:
+        heed(self._board.close(operation.stretch))
         return self._done()
 
     def lease(self, operation: ops.Lease) -> Answer:

@@ -48,6 +48,8 @@ class Held:
     def check_update(self, update: Update) -> Contribution:
         """Return what `update` says in terms of this slice; values are not copied. Raises `Refusal`."""
         piece, values = self.holding.slice, update.values
+        if update.coding is not None:
+            raise Refusal("mismatch", f"what is given to {piece.label} has not been decoded")
         if not np.can_cast(values.dtype, self.dtype, "same_kind"):
             raise Refusal("mismatch", f"{piece.label} holds {self.dtype}, and was given {values.dtype}")
         if update.rows is None:

@@ -118,6 +118,11 @@ class Keeper:
         """Whether a post's primary knows that it is."""
         return self._posts[post].held
 
+    def standing(self, post: int) -> tuple[int, int, bool]:
+        """A post's term and revision, and whether it is held by as many copies as there should be."""
+        now = self._posts[post]
+        return now.assignment.term, now.assignment.revision, now.settled
+
     @property
     def snapshots(self) -> Path | None:
         return self._snapshots

@@ -47,14 +47,28 @@ class Holding:
     group: int = 0
 
 
+@dataclass(frozen=True)
+class Coding:
+    """What a codec of `shoal.comm.codecs` was given: an array of this shape and dtype, of which the elements
+    ``[start, stop)``, counted in the flattened array, are meant."""
+
+    codec: str
+    shape: tuple[int, ...]
+    dtype: str
+    start: int
+    stop: int
+
+
 @dataclass(frozen=True, eq=False)
 class Update:
     """An array for one slice: the whole slice (any shape of as many elements), or the given rows of a table. Rows may
-    repeat: their values are added up. May be wider than the slice, such as float64 sums for float32 parameters."""
+    repeat: their values are added up. May be wider than the slice, such as float64 sums for float32 parameters. With
+    `coding`, values are the bytes that a codec has made of a whole slice; a shard is given what they decode to."""
 
     where: str
     values: npt.NDArray[Any]
     rows: npt.NDArray[Any] | None = None
+    coding: Coding | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,6 +261,13 @@ class Open(Change):
     consistency: str
     workers: tuple[str, ...]
     instead: bool = False
+
+
+@dataclass(frozen=True)
+class Close(Change):
+    """Deal out no tasks of the stretch that nobody has had: it ends with those that somebody has. -> Done"""
+
+    stretch: int
 
 
 @dataclass(frozen=True)

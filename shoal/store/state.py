@@ -17,7 +17,7 @@ import numpy.typing as npt
 from shoal.core.errors import ConfigError
 from shoal.store.answers import Answer
 from shoal.store.directory import Directory
-from shoal.store.operations import Change, Commit, Lease, Operation
+from shoal.store.operations import Change, Commit, Lease, Operation, Push, PushPull, Set, Stage
 from shoal.store.packing import PackingError, pack, unpack
 from shoal.store.rounds import Rounds
 from shoal.store.shard import Shard
@@ -54,7 +54,7 @@ def pack_command(command: Command) -> tuple[dict[str, Any], list[npt.NDArray[Any
 
 
 def unpack_command(head: Mapping[str, Any], arrays: list[npt.NDArray[Any]]) -> Command:
-    """Raises `PackingError` for what is no command."""
+    """Raises `PackingError` for what is no command. Updates that travel coded are decoded."""
     head, arrays = _gather(head, arrays)
     if "call" in head:
         what, arguments = head["call"], head.get("with")
@@ -64,6 +64,10 @@ def unpack_command(head: Mapping[str, Any], arrays: list[npt.NDArray[Any]]) -> C
     operation = unpack(head.get("do"), arrays)
     if not isinstance(operation, Operation):
         raise PackingError(f"this is no operation: {type(operation).__name__}")
+    if isinstance(operation, Set | Push | PushPull | Stage) and any(one.coding for one in operation.updates):
+        from shoal.store.decoding import decoded  # torch is slow to load, and most stores never need it
+
+        return decoded(operation)
     return operation
 
 

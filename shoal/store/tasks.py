@@ -5,7 +5,7 @@ from __future__ import annotations
 from shoal.core.consistency import Consistency
 from shoal.store.answers import Leased, NothingLeft, Progress, Wait
 from shoal.store.asking import maker
-from shoal.store.operations import GetProgress, Join, Lease, Open, Release, Task
+from shoal.store.operations import Close, GetProgress, Join, Lease, Open, Release, Task
 from shoal.store.transactions import Transactions
 
 
@@ -24,6 +24,10 @@ class Tasks(Transactions):
         """Begin a stretch of `count` tasks; the open one again changes nothing. See `shoal.store.operations.Open`."""
         make = maker(Open, stretch=stretch, count=count, consistency=str(consistency), workers=workers, instead=instead)
         self._wait(self._change(0, make, f"open stretch {stretch}", deadline_s), deadline_s)
+
+    def end_early(self, stretch: int, deadline_s: float | None = None) -> None:
+        """The stretch ends with the tasks that somebody has had: `progress` says how many those are."""
+        self._wait(self._change(0, maker(Close, stretch=stretch), f"close stretch {stretch}", deadline_s), deadline_s)
 
     def lease(self, worker: str, deadline_s: float | None = None) -> Task | Wait | NothingLeft:
         """The next task of this worker, as soon as it may begin one. `Wait` when `deadline_s` is over: it says who is

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from shoal.store.answers import Found, Pulled
 from shoal.store.asking import Array, Asking, maker
-from shoal.store.checking import Given, Rows, check_numbers, check_out, check_rows, check_whole
+from shoal.store.checking import Cut, Given, Rows, check_cut, check_numbers, check_out, check_rows, check_whole
 from shoal.store.futures import chain, gather
 from shoal.store.keys import Slice
 from shoal.store.operations import Change, Pull, Push, PushPull, Set, Update, Wanted
@@ -56,6 +56,11 @@ class Values(Asking):
                         whole = len(inside) == len(rows)
                         mine = (rows, values) if whole else (rows[inside], values[inside])
                         updates.setdefault(post, []).append(Update(part.label, mine[1], mine[0]))
+            elif isinstance(one, Cut):
+                parts = self._parts(key)
+                ready = check_cut(declaration, one, [part.label for _, part in parts])
+                for (post, _), update in zip(parts, ready, strict=True):
+                    updates.setdefault(post, []).append(update)
             else:
                 flat = check_whole(declaration, one)
                 for post, part in self._parts(key):
@@ -140,11 +145,15 @@ class Values(Asking):
         return chain(self._may_read(what, deadline_s), ask) if wait else ask(None)
 
     def refresh(
-        self, out: Mapping[str, Array], seen: dict[str, int], deadline_s: float | None = None
+        self,
+        out: Mapping[str, Array],
+        seen: dict[str, int],
+        deadline_s: float | None = None,
+        touched: Mapping[str, list[Array]] | None = None,
     ) -> Future[dict[int, int]]:
         """Bring copies of keys up to date: of tables only the rows that have changed are read. `seen` says by slice
-        which version the copies are of, and is brought up to date too. Returns the versions of the servers by number.
-        """
+        which version the copies are of, and is brought up to date too; to `touched` are added, for those keys that it
+        has, the units that were read. Returns the versions of the servers by number."""
         posts: dict[int, list[tuple[Slice, Array]]] = {}
         for key, array in out.items():
             declaration = self._declared(key, deadline_s)
@@ -155,6 +164,9 @@ class Values(Asking):
         def take(post: int, answer: Pulled) -> None:
             for (part, units), found in zip(posts[post], answer.found, strict=True):
                 seen[part.label] = found.version
+                if found.values is not None and touched is not None and part.key.name in touched:
+                    units_read = np.arange(part.start, part.stop) if found.rows is None else found.rows
+                    touched[part.key.name].append(units_read)
                 if found.values is not None and found.rows is not None:
                     units[found.rows - part.start] = found.values
                 elif found.values is not None:

@@ -7,6 +7,7 @@ each other, and draw the same conclusion, which holds in later views too as long
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from statistics import median
@@ -32,14 +33,19 @@ _NONE = "none"
 _WARM_UP, _TIMED = 2, 3  # steps without a codec before the choice
 
 
+def check_usable(spec: str, device: str) -> None:
+    """Raise `ConfigError` where the codec `spec` cannot be used on `device`, or is none."""
+    check_codec(spec)
+    if spec != _NONE and device.startswith("cuda"):
+        raise ConfigError(f"comm.codec={spec} works in host memory, and device={device}: use comm.codec=none")
+
+
 class Coding:
     """`feedback` is the codec in use with its residuals, None where gradients travel as they are. `choice` is what was
     chosen with ``auto``, and stays None until then. All workers of a group have the same codec at the same step."""
 
     def __init__(self, spec: str, device: str) -> None:
-        check_codec(spec)
-        if spec != _NONE and device.startswith("cuda"):
-            raise ConfigError(f"comm.codec={spec} works in host memory, and device={device}: use comm.codec=none")
+        check_usable(spec, device)
         self._auto = spec == AUTO
         self.choice: CodecChoice | None = None
         self._backend = ""  # of the group in which it was made
@@ -87,7 +93,9 @@ class Coding:
     def decide(self, group: Group, gradients: Callable[[], Sequence[tuple[str, Tensor]]], gradient_bytes: int) -> None:
         """Measure, agree and choose. `gradients` are those of the last step by parameter, of which `gradient_bytes`
         were sent. Collective."""
-        bandwidth, latency_s = measure_link(group, gradient_bytes)
+        link, coders = group.coding()
+        # who does not code has no say in it
+        bandwidth, latency_s = measure_link(link, gradient_bytes) if link is not None else (math.inf, 0.0)
         timed = self._steps[_WARM_UP:]
         mine = Measured(
             compute_s=median(compute_s for compute_s, _ in timed),
@@ -97,11 +105,11 @@ class Coding:
             exposed_s=median(wait_s for _, wait_s in timed),
         )
         together = _tell(group, mine)
-        if is_worth_trying(together, group.size):
+        if is_worth_trying(together, coders):
             given = gradients()
-            costs = tuple(measure_codec(name, given, gradient_bytes, group.size) for name in CANDIDATES)
+            costs = tuple(measure_codec(name, given, gradient_bytes, coders) for name in CANDIDATES)
             together = _tell(group, replace(mine, costs=costs))
-        self._settle(choose(together, group.size), group)
+        self._settle(choose(together, coders), group)
 
     # ---- transactions
 

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from comm_ranks import BACKENDS, join
 
+from shoal.comm.codecs.coded import Section
 from shoal.comm.codecs.feedback import ErrorFeedback
+from shoal.comm.codecs.leaders import LeaderCodecReducer, coded_reducer
 from shoal.comm.codecs.names import codec_named
 from shoal.comm.codecs.probe import measure_codec, measure_link
-from shoal.comm.codecs.reducer import CodecReducer, Section
+from shoal.comm.codecs.reducer import CodecReducer
 from shoal.comm.group import BucketSpec, Group
+from shoal.comm.hierarchical import HierarchicalGroup
 from shoal.comm.solo import SoloGroup
+from shoal.core.world import Member
 from shoal.launch.session import Session
 from shoal.testing.codec_contract import norm, sample
 from shoal.testing.ranks import RankHarness
@@ -49,7 +59,7 @@ def weight(rank: int, step: int) -> float:
 
 def run_steps(group: Group, feedback: ErrorFeedback) -> list[tuple[list[torch.Tensor], torch.Tensor]]:
     """What the buffers and facts are after each step."""
-    reducer = CodecReducer(group, BUCKETS, 2, feedback, SECTIONS)
+    reducer = coded_reducer(group, BUCKETS, 2, feedback, SECTIONS)
     found = []
     for step in range(STEPS):
         reducer.open(weight(group.rank, step), size=10.0)
@@ -63,15 +73,17 @@ def run_steps(group: Group, feedback: ErrorFeedback) -> list[tuple[list[torch.Te
     return found
 
 
-def expected(spec: str, size: int) -> list[list[torch.Tensor]]:
-    """The same, computed in one process: what each member would send, added up."""
-    feedbacks = [ErrorFeedback(codec_named(spec)) for _ in range(size)]
+def expected(spec: str, teams: Sequence[Sequence[int]]) -> list[list[torch.Tensor]]:
+    """The same, computed in one process: what each team of ranks would send for its sum, added up."""
+    feedbacks = [ErrorFeedback(codec_named(spec)) for _ in teams]
     results = []
     for step in range(STEPS):
         sums = [torch.zeros(one.numel, dtype=one.dtype) for one in BUCKETS]
-        for rank, feedback in enumerate(feedbacks):
+        for team, feedback in zip(teams, feedbacks, strict=True):
             for bucket, (one, sections) in enumerate(zip(BUCKETS, SECTIONS, strict=True)):
-                flat = given(rank, step, bucket)
+                flat = given(team[0], step, bucket)
+                for rank in team[1:]:
+                    flat = flat + given(rank, step, bucket)
                 if not sections or one.dtype == torch.bfloat16:
                     sums[bucket] += flat
                     continue
@@ -83,7 +95,7 @@ def expected(spec: str, size: int) -> list[list[torch.Tensor]]:
                     feedback.codec.decode(name, feedback.encode(name, tensor, 10.0), out)
                     sums[bucket][start:stop] += out.view(-1)
             feedback.commit()
-        total = sum(weight(rank, step) for rank in range(size))
+        total = sum(weight(rank, step) for team in teams for rank in team)
         results.append([s / total if one.divided else s for s, one in zip(sums, BUCKETS, strict=True)])
     return results
 
@@ -91,12 +103,13 @@ def expected(spec: str, size: int) -> list[list[torch.Tensor]]:
 def reduce_coded(session: Session, backend: str) -> dict[str, str]:
     """Digests of all that this rank holds after its steps, by codec."""
     group, digests = join(session, backend, 60.0), {}
-    rows = [[float(rank), 0.0] for rank in range(group.size)]
+    layout = backend.partition(" ")[2]
+    teams = [[int(rank) for rank in team] for team in layout.split("/")] if layout else [[r] for r in range(group.size)]
     for spec in SPECS:
         feedback = ErrorFeedback(codec_named(spec))
         found, hashed = run_steps(group, feedback), hashlib.sha256()
-        for step, ((buffers, facts), sums) in enumerate(zip(found, expected(spec, group.size), strict=True)):
-            assert facts.tolist() == [[rank, step] for rank, _ in rows], facts
+        for step, ((buffers, facts), sums) in enumerate(zip(found, expected(spec, teams), strict=True)):
+            assert facts.tolist() == [[rank, step] for rank in range(group.size)], facts
             for bucket, (buffer, right) in enumerate(zip(buffers, sums, strict=True)):
                 difference, bound = norm(buffer - right), 1e-5 if buffer.dtype != torch.bfloat16 else 1e-2
                 assert difference <= bound * (1 + norm(right)), (spec, step, bucket, difference)
@@ -116,6 +129,79 @@ def reduce_coded(session: Session, backend: str) -> dict[str, str]:
 def test_all_hold_the_same_bits_and_the_sum_of_what_each_sent(ranks: RankHarness, backend: str, size: int) -> None:
     first, *others = ranks.run(size, reduce_coded, backend, deadline_s=120.0)
     assert all(other == first for other in others)
+
+
+@pytest.mark.contract
+@pytest.mark.ranks
+@pytest.mark.parametrize("layout", ["02/13", "0/12"])
+def test_in_two_levels_leaders_code_what_their_teams_have_summed(ranks: RankHarness, layout: str) -> None:
+    size = len(layout) - 1
+    first, *others = ranks.run(size, reduce_coded, f"hierarchical {layout}", deadline_s=120.0)
+    assert all(other == first for other in others)
+
+
+def tcp_bytes() -> int:
+    """What the kernel has sent over all TCP sockets of this process, and peers have acknowledged."""
+    found: dict[int, int] = {}  # by inode: some have several descriptors
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(entry.name))) as one:
+            if one.type == socket.SOCK_STREAM and one.family in (socket.AF_INET, socket.AF_INET6):
+                info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
+                found[os.fstat(one.fileno()).st_ino] = struct.unpack_from("<Q", info, 120)[0]  # tcpi_bytes_acked
+    return sum(found.values())
+
+
+def bytes_between_hosts(session: Session, spec: str, steps: int) -> tuple[int, int]:
+    """What this rank has sent over its sockets in some steps, and what its reducer says of the link."""
+    group = join(session, "hierarchical 013/2", 60.0)
+    spec_of_bucket, feedback = BucketSpec(1 << 18, torch.float32), ErrorFeedback(codec_named(spec))
+    sections = [[Section("w", 0, 1 << 18, (512, 512))]]
+    reducer = coded_reducer(group, [spec_of_bucket], 1, feedback, sections)
+    group.barrier("all are there")
+    before = tcp_bytes()
+    for step in range(steps):
+        reducer.open(1.0)
+        reducer.buffers[0].copy_(sample((1 << 18,), seed=10 * step + group.rank))
+        reducer.ready(0)
+        reducer.finish(torch.zeros(1, dtype=torch.float64))
+        feedback.commit()
+    group.barrier("all are done")
+    sent = tcp_bytes() - before
+    group.barrier("all have counted")
+    group.close()
+    inner = group.inner.bytes_to_sum(4 << 18) if isinstance(group, HierarchicalGroup) else 0
+    assert (group.rank in (0, 2)) == bool(feedback.state()), "what is left out is the leaders'"
+    return sent, steps * (reducer.bytes_sent - inner)
+
+
+@pytest.mark.contract
+@pytest.mark.ranks
+def test_only_payloads_of_leaders_cross_between_hosts(ranks: RankHarness) -> None:
+    steps, whole = 5, 4 << 18
+    found = ranks.run(4, bytes_between_hosts, "topk:0.01", steps, deadline_s=120.0)
+    for rank, (sent, said) in enumerate(found):
+        if rank in (0, 2):  # a leader: once, however many its team has
+            assert said == pytest.approx(steps * 0.02 * whole, rel=0.1)
+            assert said <= sent <= said + 20_000
+        else:
+            assert said == 0
+            assert sent < 1000, "who is no leader uses no link"
+
+
+@pytest.mark.unit
+def test_a_member_that_leads_no_more_gives_its_team_what_it_had_left_out() -> None:
+    members = tuple(Member("worker", rank, "host", rank, str(rank), "agent", rank) for rank in range(2))
+    group = HierarchicalGroup((members,), members[1], SoloGroup(), None)
+    feedback, debt = ErrorFeedback(codec_named("topk:0.05")), sample((BUCKETS[0].numel,), seed=77)
+    feedback.load({"bucket 0": debt})
+    reducer = LeaderCodecReducer(group, BUCKETS, 2, feedback, SECTIONS)
+    for end, owed in ((feedback.discard, 1.0), (feedback.commit, 1.0), (feedback.commit, 0.0)):
+        reducer.open(1.0, size=10.0)
+        reducer.buffers[0].fill_(1.0)
+        reducer.ready(0)
+        assert norm(reducer.buffers[0] - 1.0 - owed * 10.0 * debt) <= 1e-5 * norm(debt)
+        end()
+    assert not feedback.state()
 
 
 def residuals_together(session: Session, backend: str) -> list[Any]:

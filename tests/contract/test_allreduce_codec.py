@@ -186,3 +186,21 @@ def test_auto_trains_whatever_it_chooses(trial: Trial) -> None:
     plan = Plan("mlp", samples=437, epochs=2)
     auto, none = trial.train(2, *(trial.order(plan, comm__codec=spec) for spec in ("auto", "none")))
     assert abs(loss(auto) - loss(none)) <= 0.03 * loss(none)
+
+
+# ---- in two levels
+
+
+@pytest.mark.contract
+@pytest.mark.ranks
+def test_in_two_levels_only_leaders_code(trial: Trial) -> None:
+    plan = Plan("mlp", samples=437, epochs=3)
+    two = trial.with_strategy("hybrid", **{"hybrid.outer": "allreduce", "hybrid.team": 2, "comm.backend": "shm"})
+    specs = ("int8", "topk:0.1", "powersgd:2")
+    none, *coded = two.train(4, *(two.order(plan, comm__codec=spec) for spec in ("none", *specs)))
+    for spec, trained in zip(specs, coded, strict=True):
+        apart = abs(loss(trained) - loss(none)) / loss(none)
+        assert apart <= NEAR[spec], f"{spec}: the loss is {loss(trained)}, without a codec {loss(none)}"
+        assert trained.losses != none.losses, f"{spec} was not used"
+        assert trained.summary["bytes_sent"] < none.summary["bytes_sent"]
+        check_coverage(trained, plan)

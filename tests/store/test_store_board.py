@@ -53,6 +53,27 @@ def test_a_stretch_without_tasks_is_finished() -> None:
     assert opened(0, BSP(), "a").lease("a") == NothingLeft()
 
 
+def test_a_closed_stretch_ends_with_the_tasks_that_somebody_has_had() -> None:
+    board = opened(10, ASP(), "a", "b", "c")
+    for worker in ("a", "b", "c"):
+        board.lease(worker)
+    board.release("c")
+    assert board.close(2) == Refused("stretch 2 cannot be closed: 1 is open")
+    assert board.close(1) is None
+    assert board.commit(1, 0, "a") is None
+    assert board.lease("a") == Leased(2), "what the lost one had is still to be done"
+    assert board.close(1) is None, "again changes nothing"
+    restored = Board()
+    restored.restore(json.loads(json.dumps(board.dump())))
+    for one in (board, restored):
+        assert one.open(1, 10, ASP(), ("a", "b")) is None, "who comes back finds it as it is"
+        assert one.open(1, 3, ASP(), ("a", "b")) is not None
+        assert one.commit(1, 2, "a") is None
+        assert one.lease("a") == Wait("leased", ("b",))
+        assert one.commit(1, 1, "b") is None
+        assert [one.lease("a"), one.lease("b"), one.count] == [NothingLeft(), NothingLeft(), 3]
+
+
 @pytest.mark.parametrize(("consistency", "ahead"), [(BSP(), 1), (SSP(0), 1), (SSP(2), 3), (SSP(5), 6)])
 def test_a_worker_is_stopped_exactly_at_the_bound(consistency: Consistency, ahead: int) -> None:
     board = opened(100, consistency, "quick", "slow", "slower")

@@ -57,6 +57,7 @@ VALUES: list[Any] = [
     ops.Forget(3, **_TICKET),
     ops.Dismiss("other", **_TICKET),
     ops.Open(3, 10, "ssp:4", ("a", "b"), True, **_TICKET),
+    ops.Close(3, **_TICKET),
     ops.Lease("a", **_TICKET),
     ops.Join("a", **_TICKET),
     ops.Release("a", **_TICKET),

@@ -28,6 +28,7 @@ class ErrorFeedback:
         self._kept_sizes: dict[str, float] = {}
         self._next: dict[str, Tensor] = {}  # what `commit` will keep
         self._next_sizes: dict[str, float] = {}
+        self._flushed: set[str] = set()  # of which `commit` will keep nothing
         self._spare: dict[str, Tensor] = {}  # memory for the step after
 
     def encode(self, name: str, tensor: Tensor, size: float = 1.0) -> Tensor:
@@ -38,15 +39,16 @@ class ErrorFeedback:
         return payload
 
     def flush(self, name: str, tensor: Tensor, size: float = 1.0) -> None:
-        """Nothing need be coded: add to `tensor` all that is left of those before it."""
-        if name in self._kept:
-            total = self._owed(name, tensor, size)
-            tensor.copy_(total)
-            total.zero_()
+        """Nothing need be coded: add to `tensor` all that is left of those before it. Nothing is left then."""
+        assert name not in self._next, f"{name} was encoded, and cannot be made good without a commit between"
+        if name in self._kept and name not in self._flushed:
+            tensor.add_(self._kept[name], alpha=size / self._kept_sizes[name])
+            self._flushed.add(name)
 
     def _owed(self, name: str, tensor: Tensor, size: float) -> Tensor:
         """`tensor` and the residual, in memory of which `commit` will make the next residual."""
         assert name not in self._next, f"{name} was encoded twice without a commit between"
+        assert name not in self._flushed, f"{name} was made good, and encoded without a commit between"
         total = self._spare.pop(name, None)
         if total is None:
             total = torch.empty_like(tensor)
@@ -63,13 +65,17 @@ class ErrorFeedback:
             if name in self._kept:
                 self._spare[name] = self._kept[name]
             self._kept[name], self._kept_sizes[name] = residual, self._next_sizes[name]
+        for name in self._flushed:
+            del self._kept[name], self._kept_sizes[name]
         self._next.clear()
+        self._flushed.clear()
         self.codec.commit()
 
     def discard(self) -> None:
         """What was encoded is given up: residuals are as they were after the last `commit`."""
         self._spare.update(self._next)
         self._next.clear()
+        self._flushed.clear()
         self.codec.discard()
 
     def state(self) -> dict[str, Tensor]:

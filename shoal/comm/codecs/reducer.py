@@ -10,28 +10,19 @@ A bucket is encoded when it is ready, and on its way while later ones are comput
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from shoal.comm.codecs.base import Codec, as_bytes
+from shoal.comm.codecs.base import as_bytes
+from shoal.comm.codecs.coded import CodedReducer, Section, tensors_of
 from shoal.comm.codecs.feedback import ErrorFeedback
-from shoal.comm.group import BucketReducer, BucketSpec, Group
+from shoal.comm.group import BucketSpec, Group
 
 _WORD = 8  # everything in a message begins at a multiple of it, so that it can be looked at where it lies
 _WHAT = "the sum of gradients"
-
-
-@dataclass(frozen=True)
-class Section:
-    """Elements ``[start, stop)`` of a bucket are the gradient of the parameter `name`, which has this shape."""
-
-    name: str
-    start: int
-    stop: int
-    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -44,13 +35,8 @@ class _Coded:
     stop: int
 
 
-class CodecReducer(BucketReducer):
-    """See `BucketReducer`. `sections` says for each bucket what lies in it; a bucket without any (running statistics,
-    say), or of a type that codecs do not take, travels as it is.
-
-    What the codec loses is in `feedback`, which outlives the reducer: whoever makes a step of it must `commit` or
-    `discard` that. In a group of one nothing is coded, and what an earlier group left over is made good.
-    """
+class CodecReducer(CodedReducer):
+    """See `CodedReducer`. In a group of one nothing is coded, and what an earlier group left over is made good."""
 
     def __init__(
         self,
@@ -60,9 +46,8 @@ class CodecReducer(BucketReducer):
         feedback: ErrorFeedback,
         sections: Sequence[Sequence[Section]],
     ) -> None:
-        self._group, self._feedback = group, feedback
-        self._specs, self._sections = tuple(buckets), tuple(tuple(one) for one in sections)
-        self.buffers = [torch.zeros(spec.numel, dtype=spec.dtype) for spec in buckets]
+        buffers = [torch.zeros(spec.numel, dtype=spec.dtype) for spec in buckets]
+        super().__init__(group, buckets, buffers, feedback, sections)
         self._own: list[Tensor] = []  # the message of each bucket
         self._coded: list[list[_Coded]] = []
         self._raw: list[slice | None] = []  # where a message holds the bucket as it is
@@ -81,7 +66,7 @@ class CodecReducer(BucketReducer):
         coded: list[_Coded] = []
         at, raw = head, None
         if self._is_coded(number):
-            for name, tensor in _tensors(codec, number, buffer, self._sections[number]):
+            for name, tensor in tensors_of(codec, number, buffer, self._sections[number]):
                 length = codec.payload_bytes(tensor.shape, tensor.dtype)
                 coded.append(_Coded(name, tensor, at, at + length))
                 at += -(-length // _WORD) * _WORD
@@ -92,17 +77,12 @@ class CodecReducer(BucketReducer):
         self._coded.append(coded)
         self._raw.append(raw)
 
-    def _is_coded(self, number: int) -> bool:
-        return bool(self._sections[number]) and self._specs[number].dtype in (torch.float32, torch.float64)
-
     def _begin(self, weight: float, size: float) -> None:
         self._weight, self._size = weight, size
         self._marked: set[int] = set()
         self._waits: list[Callable[[], None]] = []
 
     def open(self, weight: float, size: float = 1.0) -> None:
-        """See `BucketReducer`. `size`: what the sums will be divided by, or something in proportion to it that is known
-        beforehand (the samples of the batch); the same on every member."""
         self._begin(weight, size)
         self._own[0][:_WORD] = _numbers_as_bytes([weight])
 
@@ -160,44 +140,6 @@ class CodecReducer(BucketReducer):
         for one in self._coded[number]:
             payloads = [message[one.start : one.stop] for message in messages]
             self._feedback.codec.decode_sum(one.name, payloads, one.tensor, factor)
-
-    # ---- residuals, by parameter
-
-    def summed_residuals(self) -> dict[str, Tensor]:
-        """What all members together have not sent yet, flat, for each coded parameter. Collective."""
-        state = self._feedback.state()
-        found: dict[str, Tensor] = {}
-        for number, coded in enumerate(self._coded):
-            if not coded:
-                continue
-            whole = torch.zeros_like(self.buffers[number])
-            for name, tensor in _tensors(self._feedback.codec, number, whole, self._sections[number]):
-                if name in state:
-                    tensor.copy_(state[name])
-            self._group.all_reduce(whole, "adding up what codecs have left out")
-            found.update({s.name: whole[s.start : s.stop] for s in self._sections[number]})
-        return found
-
-    def load_residuals(self, residuals: Mapping[str, Tensor]) -> None:
-        """This member goes on from these; a parameter that is not among them has none. Not collective."""
-        state: dict[str, Tensor] = {}
-        for number, coded in enumerate(self._coded):
-            given = [(s, residuals[s.name]) for s in self._sections[number] if s.name in residuals]
-            if not coded or not given:
-                continue
-            whole = torch.zeros_like(self.buffers[number])
-            for section, residual in given:
-                whole[section.start : section.stop] = residual.reshape(-1)
-            tensors = _tensors(self._feedback.codec, number, whole, self._sections[number])
-            state.update({name: tensor.clone() for name, tensor in tensors})
-        self._feedback.load(state)
-
-
-def _tensors(codec: Codec, number: int, buffer: Tensor, sections: Sequence[Section]) -> list[tuple[str, Tensor]]:
-    """What a codec is given of a bucket: each parameter in its shape, or all of it at once."""
-    if codec.by_parameter:
-        return [(s.name, buffer[s.start : s.stop].view(s.shape)) for s in sections]
-    return [(f"bucket {number}", buffer)]
 
 
 def _numbers_as_bytes(numbers: Sequence[float]) -> Tensor:
