@@ -99,8 +99,18 @@ class ElasticSettings(_Frozen):
     max_preemptions: Annotated[int, Field(ge=0)] = 100
     min_workers: Annotated[int, Field(ge=1)] = 1
     max_workers: Annotated[int, Field(ge=1)] | None = None
+    size: Literal["fixed", "auto"] = "fixed"
     on_error: Literal["stop", "continue"] = "stop"
     pace_s: Annotated[float, Field(ge=0)] = 0.0
+
+    @model_validator(mode="after")
+    def _bounded(self) -> ElasticSettings:
+        if self.size == "auto" and self.max_workers is None:
+            raise ValueError(
+                "size=auto lets the run choose how many workers it has, but nothing says how many that may be: "
+                "give --max-workers (elastic.max_workers)"
+            )
+        return self
 
 
 class EvaluatorSettings(_Frozen):

@@ -148,6 +148,28 @@ class Balanced(Event):
 
 
 @dataclass(frozen=True)
+class SizeWished(Event):
+    """After `step` steps the run asks for `workers` instead of those `before`. A view says when they are there."""
+
+    kind: ClassVar[str] = "size"
+    step: int
+    before: int
+    workers: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class ServerStands(Event):
+    """Something has changed in who holds server `rank`: `term` grows with everyone who takes it over. `whole`: whoever
+    holds it knows that, and there are as many copies as there should be."""
+
+    kind: ClassVar[str] = "server"
+    rank: int
+    term: int
+    whole: bool
+
+
+@dataclass(frozen=True)
 class Warned(Event):
     kind: ClassVar[str] = "warning"
     message: str

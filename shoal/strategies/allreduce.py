@@ -28,7 +28,7 @@ from shoal.strategies.buckets import GradientBuckets, residual_pieces
 from shoal.strategies.coding import Coding
 from shoal.strategies.objective import Batch
 from shoal.strategies.program import Program
-from shoal.strategies.replica import Gradient, ModelReplica, committed_indices, refuse_sparse, span_of
+from shoal.strategies.replica import Gradient, ModelReplica, committed_indices, span_of
 
 _AGREED = ("loss_sum", "weight", "nonfinite", "stop", "change")  # added up over the group
 _SPAN = ("start", "stop", "digest")  # of the samples that a worker computed
@@ -121,14 +121,13 @@ class AllReduceReplica(ModelReplica):
 
     def _add(self, at: int, parameter: Tensor) -> None:
         """Backward has computed the gradient of parameter `at` for one pass."""
-        grad = parameter.grad
-        assert grad is not None
+        assert parameter.grad is not None
         if self._final[at]:
             raise ConfigError(
                 "a gradient was computed twice in one backward pass (re-entrant activation checkpointing does that): "
                 "use torch.utils.checkpoint with use_reentrant=False"
             )
-        refuse_sparse(grad)
+        grad = self.dense(parameter)
         if self._used[at]:
             self._views[at].add_(grad)
         else:

@@ -32,18 +32,21 @@ if TYPE_CHECKING:
 
     from shoal.comm.codecs.choose import CodecChoice
     from shoal.store.access import FleetAccess
+    from shoal.strategies.sizing import Bounds, SizeWish
 
 
 @dataclass(frozen=True)
 class Needs:
     """What a strategy needs of a run, and whether a run with it survives the loss of a worker: it then says in each
     `StepResult` what its peers have computed, and keeps its promises on `discard`, `reconfigure` and `live_state`.
-    `leases`: it is not given its part of a batch, but takes parts of a whole stretch of batches as it gets on."""
+    `leases`: it is not given its part of a batch, but takes parts of a whole stretch of batches as it gets on.
+    `sizes`: it measures what computing and sending cost, and can say how many workers would be best."""
 
     max_workers: int | None = None
     servers: bool = False
     survives: bool = False
     leases: bool = False
+    sizes: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class Runtime:
     asynchronous: AsynchronousSettings = field(default_factory=AsynchronousSettings)
     fit: int = 0  # which of the script's runs this is
     fleet: FleetAccess | None = None  # the servers, where the strategy needs them
+    bounds: Bounds | None = None  # of the number of workers, where the strategy may wish for another
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,7 @@ class StepResult:
     this step, none (a local step that is not yet shared), or those of many (the step that shares them).
     `spans` are those of all workers, as each has stated its own. `loss_sum` and `loss_weight` are the group's;
     `stop`, `change` and `save` are what the group agreed on;
-    `codec` is the one that it has just chosen, if any."""
+    `codec` is the one that it has just chosen, if any, `size` the number of workers that it wishes for."""
 
     loss_sum: float
     loss_weight: float
@@ -145,6 +149,8 @@ class StepResult:
     spans: tuple[Span, ...] = ()
     save: bool = False
     codec: CodecChoice | None = None
+    size: SizeWish | None = None
+    batches: int | None = None  # how many of the stretch were done: a part from its beginning; None: all
 
     @property
     def loss(self) -> float:

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from shoal.comm.codecs.coded import CodedReducer, Section
 from shoal.comm.codecs.feedback import ErrorFeedback
-from shoal.comm.codecs.reducer import CodecReducer, Section
+from shoal.comm.codecs.leaders import coded_reducer
 from shoal.comm.group import BucketReducer, BucketSpec
 from shoal.core.state import Piece
 from shoal.strategies.base import Runtime
 from shoal.strategies.memory import view_like
 
 _FIRST_BUCKET_BYTES = 1 << 20  # small, so that reducing starts early
-_RESIDUAL = "residual."  # before the name of a parameter, in a state
+RESIDUAL = "residual."  # before the name of a parameter, in a state
 _CODED_TYPES = (torch.float32, torch.float64)
 
 
@@ -80,13 +81,13 @@ class GradientBuckets:
             specs = [BucketSpec(spec.numel, spec.dtype, divided=False) for spec in specs]
         specs.append(BucketSpec(statistics, torch.float64, divided=False))
         self.payload_bytes = sum(spec.numel * spec.dtype.itemsize for spec in specs)
-        self._coded: CodecReducer | None = None
+        self._coded: CodedReducer | None = None
         self.reducer: BucketReducer
         if feedback is None:
             self.reducer = group.reducer(specs, facts)
-            self.bytes_per_step = 2 * self.payload_bytes * (group.size - 1) // group.size  # scattered, then gathered
+            self.bytes_per_step = group.bytes_to_sum(self.payload_bytes)
         else:
-            self.reducer = self._coded = CodecReducer(group, specs, facts, feedback, self._sections(len(specs)))
+            self.reducer = self._coded = coded_reducer(group, specs, facts, feedback, self._sections(len(specs)))
             self.bytes_per_step = self._coded.bytes_sent
         self.statistics = self.reducer.buffers[-1]
         self.views = [view_like(self._flat(slot), p) for slot, p in zip(self._slots, own, strict=True)]
@@ -126,7 +127,7 @@ class GradientBuckets:
     def residuals(self) -> dict[str, Piece]:
         """What the codecs of all workers have left out so far, by parameter. Collective."""
         flat = self._coded.summed_residuals() if self._coded is not None else {}
-        return {f"{_RESIDUAL}{n}": Piece.whole(view_like(flat[n], p)) for n, p in self._parameters if n in flat}
+        return {f"{RESIDUAL}{n}": Piece.whole(view_like(flat[n], p)) for n, p in self._parameters if n in flat}
 
     def load_residuals(self, pieces: Mapping[str, Piece]) -> None:
         """Go on with those residuals that are among `pieces`, and with no others. Not collective."""
@@ -134,7 +135,7 @@ class GradientBuckets:
             return
         found: dict[str, Tensor] = {}
         for name, parameter in self._parameters:
-            if (piece := pieces.get(f"{_RESIDUAL}{name}")) is not None:
+            if (piece := pieces.get(f"{RESIDUAL}{name}")) is not None:
                 found[name] = torch.empty(parameter.numel(), dtype=piece.tensor.dtype)
                 view_like(found[name], parameter).copy_(piece.tensor)
         self._coded.load_residuals(found)
@@ -142,4 +143,4 @@ class GradientBuckets:
 
 def residual_pieces(pieces: Mapping[str, Piece]) -> dict[str, Piece]:
     """Those of a state that `load_residuals` looks at."""
-    return {name: piece for name, piece in pieces.items() if name.startswith(_RESIDUAL)}
+    return {name: piece for name, piece in pieces.items() if name.startswith(RESIDUAL)}

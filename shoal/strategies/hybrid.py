@@ -1,7 +1,8 @@
 """One strategy within a team of workers, another between the teams.
 
 There is no class for each pair. An outer strategy says what a team must be to it: `incremental` trains with whatever
-inner strategy the team has; `allreduce` needs nothing but a group in two levels, which is hierarchical all-reduce.
+inner strategy the team has; `allreduce` needs nothing but a group in two levels, which is hierarchical all-reduce;
+`parameter-server` and `async` have teams add up their gradients, and speak with the leaders.
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ from typing import Any
 
 from shoal.comm.group import Group
 from shoal.comm.hierarchical import HierarchicalGroup
-from shoal.comm.solo import SoloGroup
-from shoal.core.config import HybridSettings
+from shoal.core.config import HybridSettings, ServerSettings
+from shoal.core.consistency import parse
 from shoal.core.cursor import GlobalBatch
 from shoal.core.errors import ConfigError, nearest
 from shoal.core.grains import Grain
 from shoal.core.state import ShardedState
-from shoal.core.teams import Part, Rule, leaders, teams
+from shoal.core.teams import Rule, teams
 from shoal.core.world import World
 from shoal.strategies.allreduce import AllReduce
 from shoal.strategies.base import Runtime, StepResult, Strategy, Sums, Work
 from shoal.strategies.incremental import Incremental
 from shoal.strategies.objective import Batch
+from shoal.strategies.parameter_server import Asynchronous, ParameterServer
 from shoal.strategies.program import Program
+from shoal.strategies.team import find_team, group_of_leaders
 
 Arrange = Callable[[Runtime], Runtime]
 _INNER: dict[str, Callable[[], Strategy[Any]]] = {"allreduce": AllReduce}
@@ -76,38 +79,47 @@ class Hybrid(Strategy[Any]):
         self.whole.close(replica)
 
 
-def compose(settings: HybridSettings) -> Hybrid:
-    """The hybrid that `settings` ask for. Raises `ConfigError` for a pair that makes no sense."""
+def compose(settings: HybridSettings, server: ServerSettings | None = None) -> Hybrid:
+    """The hybrid that `settings` ask for; `server` says how far teams may be apart that have servers. Raises
+    `ConfigError` for a pair that makes no sense."""
     if settings.inner not in _INNER:
         raise ConfigError(
             f"hybrid.inner={settings.inner!r} cannot train within a team: {nearest(settings.inner, list(_INNER))}"
         )
     if settings.outer not in _OUTER:
         raise ConfigError(f"hybrid.outer={settings.outer!r} cannot join teams: {nearest(settings.outer, list(_OUTER))}")
-    return _OUTER[settings.outer](_INNER[settings.inner](), settings.team)
+    return _OUTER[settings.outer](_INNER[settings.inner](), settings.team, server or ServerSettings())
 
 
-def _incremental(inner: Strategy[Any], rule: Rule) -> Hybrid:
+def _incremental(inner: Strategy[Any], rule: Rule, server: ServerSettings) -> Hybrid:
     return Hybrid(Incremental(inner, rule))
 
 
-def _allreduce(inner: Strategy[Any], rule: Rule) -> Hybrid:
+def _parameter_server(inner: Strategy[Any], rule: Rule, server: ServerSettings) -> Hybrid:
+    return Hybrid(ParameterServer(parse(server.consistency), rule))
+
+
+def _asynchronous(inner: Strategy[Any], rule: Rule, server: ServerSettings) -> Hybrid:
+    return Hybrid(Asynchronous(rule))
+
+
+def _allreduce(inner: Strategy[Any], rule: Rule, server: ServerSettings) -> Hybrid:
     """Sums within teams, then between their leaders: the same strategy on a group in two levels."""
     return Hybrid(inner, lambda runtime: replace(runtime, group=in_two_levels(runtime, rule)))
 
 
-_OUTER: dict[str, Callable[[Strategy[Any], Rule], Hybrid]] = {"incremental": _incremental, "allreduce": _allreduce}
+_OUTER: dict[str, Callable[[Strategy[Any], Rule, ServerSettings], Hybrid]] = {
+    "incremental": _incremental,
+    "allreduce": _allreduce,
+    "parameter-server": _parameter_server,
+    "async": _asynchronous,
+}
 
 
 def in_two_levels(runtime: Runtime, rule: Rule) -> Group:
     """The group of the whole view, made of those of its teams and of their leaders. Collective."""
-    found = teams(runtime.view, rule)
-    me = runtime.view.members[runtime.world.rank]
-    at = next(number for number, team in enumerate(found) if me in team)
-    if len(found) == 1 or len(found) == runtime.view.size:
+    if len(teams(runtime.view, rule)) in (1, runtime.view.size):
         return runtime.group  # one level is enough
-    assert runtime.subgroup is not None, "a run offers groups of some of its members"
-    mine = found[at]
-    inner = runtime.subgroup(Part(2 + at, mine)) if len(mine) > 1 else SoloGroup()
-    outer = runtime.subgroup(Part(1, leaders(found))) if mine[0] == me else None
-    return HierarchicalGroup(found, me, inner, outer)
+    team = find_team(runtime, rule)
+    me = runtime.view.members[runtime.world.rank]
+    return HierarchicalGroup(team.all, me, team.group, group_of_leaders(runtime, team))

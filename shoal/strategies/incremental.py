@@ -22,13 +22,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from shoal.comm.group import Group
 from shoal.comm.handing import hand_over
-from shoal.comm.solo import SoloGroup
 from shoal.core.cursor import GlobalBatch
 from shoal.core.errors import NonFiniteLoss, PeerLost, ShoalError
 from shoal.core.state import Piece, ShardedState
-from shoal.core.teams import Part, Rule, leaders, teams
+from shoal.core.teams import Rule
 from shoal.core.world import World
 from shoal.strategies.averaging import Averager
 from shoal.strategies.base import Needs, Pass, Portion, Runtime, Span, StepResult, Strategy, Sums, Work
@@ -41,6 +39,8 @@ from shoal.strategies.program import Program
 from shoal.strategies.progress import Progress, heirs
 from shoal.strategies.rounds import Round, Unit, left_over, plan_round, tasks, units
 from shoal.strategies.single import Single
+from shoal.strategies.sizing import Measured, SizeWish, Sizing, measured, next_size
+from shoal.strategies.team import find_team, group_of_leaders
 
 _VELOCITY, _RESIDUAL, _VALUES = "incremental.velocity", "incremental.residual", "incremental"
 
@@ -65,33 +65,18 @@ class IncrementalReplica:
         self.progress = Progress()
         self.committed: list[npt.NDArray[np.int64]] = []
         self._sent_s: float | None = None
+        self._sent_among = 0  # so many trainers
+        self._sizing = Sizing()
         self._share = 0.0
 
     # ---- teams
 
     def _arrange(self, runtime: Runtime) -> None:
         """Find this worker's team in the view, and the groups of the team and of all leaders."""
-        self.runtime, view = runtime, runtime.view
-        self.teams = teams(view, self._rule)
-        me = view.members[runtime.world.rank]
-        self.team = next(at for at, team in enumerate(self.teams) if me in team)
-        mine = self.teams[self.team]
-        self.leads = mine[0] == me
-        self.inner_group: Group
-        self.outer_group: Group | None
-        if len(mine) == 1:
-            self.inner_group = SoloGroup() if view.size > 1 else runtime.group
-        else:
-            self.inner_group = self._subgroup(Part(2 + self.team, mine))
-        if len(self.teams) == view.size:
-            self.outer_group = runtime.group
-        else:
-            self.outer_group = self._subgroup(Part(1, leaders(self.teams))) if self.leads else None
-        self._rank_in_team = mine.index(me)
-
-    def _subgroup(self, part: Part) -> Group:
-        assert self.runtime.subgroup is not None, "a run offers groups of some of its members"
-        return self.runtime.subgroup(part) if part.size > 1 else SoloGroup()
+        team = find_team(runtime, self._rule)
+        self.runtime, self.teams, self.team, self.leads = runtime, team.all, team.number, team.leads
+        self.inner_group, self._rank_in_team = team.group, team.rank
+        self.outer_group = group_of_leaders(runtime, team)
 
     def _inner_runtime(self, alike: bool) -> Runtime:
         runtime = self.runtime
@@ -145,6 +130,7 @@ class IncrementalReplica:
             "stop": stop,
             "change": change,
             "sent_s": self._sent_s,
+            "sent_among": self._sent_among,
         }
         told = self.runtime.group.gather_bytes(json.dumps(word).encode(), "telling how far the round is")
         return [json.loads(one) for one in told]
@@ -275,12 +261,13 @@ class IncrementalReplica:
             self.common.move(self.outer.step(difference))
             self.averager.commit()
         sent = [word["sent_s"] for word in words if word["sent_s"] is not None]
+        computing_s = max(report.computing_s for report in reports)
+        size = self._weigh(words, computing_s, steps)
         if sent:  # of the round before: this one's is not known to the others
-            computing_s = max(report.computing_s for report in reports)
             self.pace = next_pace(runtime.incremental.h, self.pace, steps, computing_s, max(sent))
         spans: list[Span] = [span for report in reports for spans in report.done.values() for span in spans]
         committed = np.concatenate(self.committed) if self.committed else np.empty(0, dtype=np.int64)
-        self._sent_s = sent_s if len(self.teams) > 1 else 0.0
+        self._sent_s, self._sent_among = sent_s if len(self.teams) > 1 else 0.0, len(self.teams)
         self._begin_anew()
         return StepResult(
             sum(report.loss_sum for report in reports),
@@ -291,7 +278,24 @@ class IncrementalReplica:
             self.averager.bytes_sent,
             any(word["change"] for word in words),
             tuple(spans),
+            size=size,
         )
+
+    def _weigh(self, words: list[dict[str, Any]], computing_s: float, steps: int) -> SizeWish | None:
+        """Whether more or fewer workers would be better, where that may be asked for."""
+        bounds, trainers = self.runtime.bounds, len(self.teams)
+        # of the round before, which may have been another view's: then it says nothing of this one
+        sent = [word["sent_s"] for word in words if word["sent_s"] is not None and word["sent_among"] == trainers]
+        if bounds is None or not sent:
+            return None
+        seen = self._measured(trainers, steps, computing_s, max(sent))
+        self._sizing, wish = next_size(self._sizing, self.runtime.view.number, seen, bounds)
+        return wish
+
+    def _measured(self, trainers: int, steps: int, computing_s: float, sending_s: float) -> Measured:
+        runtime = self.runtime
+        coded = runtime.codec != "none"
+        return measured(trainers, runtime.incremental.h, self.pace.steps, steps, computing_s, sending_s, coded)
 
     def _begin_anew(self) -> None:
         self.plan, self.progress = None, Progress()
@@ -315,6 +319,8 @@ class IncrementalReplica:
         if self.outer.velocity is not None:
             pieces[_VELOCITY] = Piece.whole(self.outer.velocity)
         values[_VALUES] = {"pace": self.pace.to_json(), "plan": self.plan.to_json() if self.plan is not None else None}
+        if not moments:  # for a newcomer; a run that goes on from a checkpoint may do so on other machines
+            values[_VALUES]["sizing"] = self._sizing.to_json()
         return ShardedState(pieces, values)
 
     def _averaged_moments(self, pieces: dict[str, Piece]) -> dict[str, Piece]:
@@ -377,16 +383,19 @@ class IncrementalReplica:
         if values.get("pace") and not isinstance(self.runtime.incremental.h, int):
             self.pace = Pace(int(values["pace"][0]), values["pace"][1])
         self.plan = Round(*values["plan"]) if values.get("plan") else None
+        self._sizing = Sizing(*values.get("sizing", ()))
 
 
 class Incremental(Strategy[IncrementalReplica]):
     """Train locally, average now and then."""
 
     name = "incremental"
-    needs = Needs(survives=True, leases=True)
+    needs = Needs(survives=True, leases=True, sizes=True)
 
     def __init__(self, inner: Strategy[Any] | None = None, team: Rule = 1) -> None:
         self._inner, self._team = inner if inner is not None else Single(), team
+        if team != 1:  # what another worker adds depends on the team that it comes into
+            self.needs = replace(self.needs, sizes=False)  # type: ignore[misc]
 
     def bind(self, program: Program, runtime: Runtime) -> IncrementalReplica:
         return IncrementalReplica(self._inner, self._team, program, runtime)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-_SHARE = 0.1  # of the time, that sending may take
+SHARE = 0.1  # of the time, that sending may take
 _FIRST = 8  # steps of the first round, in which everything is measured
-_MOST = 512
+MOST = 512
 _CHANGE = 4.0  # a round may be that much longer or shorter than the last one
 
 
@@ -40,9 +40,9 @@ def next_pace(h: int | str, last: Pace, steps: int, computing_s: float, sending_
     if isinstance(h, int):
         return Pace(h, sending)
     if h == "growing":
-        return Pace(min(2 * last.steps, _MOST), sending)
+        return Pace(min(2 * last.steps, MOST), sending)
     if computing_s <= 0 or steps <= 0:
         return Pace(last.steps, sending)
-    wanted = sending_s * (1 - _SHARE) / _SHARE / (computing_s / steps)
+    wanted = sending_s * (1 - SHARE) / SHARE / (computing_s / steps)
     bounded = min(max(wanted, last.steps / _CHANGE), last.steps * _CHANGE)
-    return Pace(min(max(math.ceil(bounded), 1), _MOST), sending)
+    return Pace(min(max(math.ceil(bounded), 1), MOST), sending)

@@ -3,6 +3,8 @@
 With BSP every step is one transaction of all workers: each stages the gradient sum of its part, the group agrees, the
 commit adds the parts up, divides once and updates. That is the mathematics of `allreduce`. With SSP and ASP workers
 take whole global batches as tasks, each a transaction of its own: see `tasks`.
+
+In teams, workers that are close to each other add their gradients up first, and only their leader speaks with servers.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ from contextlib import suppress
 from dataclasses import astuple
 from typing import Any
 
+from shoal.comm.codecs.choose import CodecChoice
 from shoal.core.consistency import ASP, BSP, Consistency
 from shoal.core.errors import NonFiniteLoss, PeerLost
 from shoal.core.state import ShardedState
+from shoal.core.teams import Rule
 from shoal.store.errors import StateLost, StoreRefused
 from shoal.store.operations import Shaping
 from shoal.strategies.base import Needs, Runtime, Span, StepResult, Strategy, Sums, Work
@@ -29,18 +33,19 @@ _REMEMBERED = 32  # commits that servers keep for whoever has to find out what w
 
 
 class ParameterServer(Strategy[ServedReplica]):
-    """`consistency` says how far workers may be apart."""
+    """`consistency` says how far workers, or teams of workers, may be apart."""
 
     name = "parameter-server"
 
-    def __init__(self, consistency: Consistency | None = None) -> None:
+    def __init__(self, consistency: Consistency | None = None, team: Rule = 1) -> None:
         self.consistency: Consistency = consistency if consistency is not None else BSP()
+        self._team = team
         self.needs = Needs(servers=True, survives=True, leases=not isinstance(self.consistency, BSP))  # type: ignore[misc]
 
     def bind(self, program: Program, runtime: Runtime) -> ServedReplica:
         if isinstance(self.consistency, BSP):
-            return ServedReplica(program, runtime)
-        return TaskReplica(program, runtime, self.consistency)
+            return ServedReplica(program, runtime, self._team)
+        return TaskReplica(program, runtime, self.consistency, self._team)
 
     def reach(self, replica: ServedReplica) -> int:
         return replica.reach if isinstance(replica, TaskReplica) else 1
@@ -48,14 +53,18 @@ class ParameterServer(Strategy[ServedReplica]):
     def step(self, replica: ServedReplica, work: Work) -> StepResult:
         if isinstance(replica, TaskReplica):
             return replica.act(work)
-        step = work.batch.cursor.step
+        step, chosen = work.batch.cursor.step, replica.coding.choice
+        if not replica.met:  # whether a step was committed in an earlier view, all know or none
+            replica.agree({}, "beginning in a view")
+            replica.met = True
         done = next((one for one in replica.recalled if one.get("step") == step), None)
         if done is not None:  # whoever committed it is gone: nobody has told the group
-            return self._finish(replica, done, work)
+            return self._finish(replica, done, work, chosen)
         words = self._stage(replica, work)
         bad = [rank for rank, word in enumerate(words) if word["bad"]]
         if bad:
             replica.discard()
+            replica.coding.discard()
             if replica.runtime.world.is_first:
                 with suppress(StateLost):  # then nothing is left to be dropped
                     replica.kv.drop(replica.transaction(str(step)))
@@ -70,25 +79,25 @@ class ParameterServer(Strategy[ServedReplica]):
             "save": any(word["save"] for word in words),
             "timings": [word["timings"] for word in words],
         }
-        try:
-            self._commit(replica, record, work, len(words))
-        except StateLost:  # what the group agreed on is gone, which it will find out at its next step
-            replica.lost = True
-        return self._finish(replica, record, work)
+        if replica.team.leads:
+            try:
+                self._commit(replica, record, work)
+            except StateLost:  # what the group agreed on is gone, which it will find out at its next step
+                replica.lost = True
+        return self._finish(replica, record, work, chosen)
 
     def _stage(self, replica: ServedReplica, work: Work) -> list[dict[str, Any]]:
         """Compute this worker's part, leave it with the servers, and tell. Returns everyone's word."""
         runtime, step = replica.runtime, work.batch.cursor.step
-        replica.forget_gradients()
-        gradient = replica.compute(work, before_last=lambda gradient: None)
+        divided = replica.program.objective.divided
+        replica.begin(replica.transaction(str(step)), float(work.batch.samples) if divided else 1.0)
+        gradient = replica.compute(work, before_last=replica.arm)
         runtime.control.enter(runtime.world.seat, step, "reduce")
-        bad = not math.isfinite(gradient.loss_sum)
+        bad, backward_s = not math.isfinite(gradient.loss_sum), runtime.spans.recent("backward") - replica.overlapped_s
         with runtime.spans("reduce"):
-            try:
-                replica.kv.stage(replica.transaction(str(step)), runtime.world.rank, replica.gradients()).result()
-            except StateLost:
-                replica.lost = True
-            timings = {"data": work.data_s, **{name: runtime.spans.recent(name) for name in ("forward", "backward")}}
+            replica.sum_up(gradient, work)
+            replica.stage_rest()
+            timings = {"data": work.data_s, "forward": runtime.spans.recent("forward"), "backward": backward_s}
             return replica.agree(
                 {
                     "loss": [0.0 if bad else gradient.loss_sum, gradient.weight],
@@ -102,12 +111,12 @@ class ParameterServer(Strategy[ServedReplica]):
                 "agreeing on a step",
             )
 
-    def _commit(self, replica: ServedReplica, record: dict[str, Any], work: Work, size: int) -> None:
+    def _commit(self, replica: ServedReplica, record: dict[str, Any], work: Work) -> None:
         runtime, step = replica.runtime, work.batch.cursor.step
         runtime.control.enter(runtime.world.seat, step, "update")
         weight = record["loss"][1]
         divided = replica.program.objective.divided and weight != 0
-        clip, parts = runtime.clip, range(size)
+        clip, parts = runtime.clip, replica.parts
         shaping = Shaping(weight if divided else 1.0, clip.value, limits=clip.weights)
         transaction = replica.transaction(str(step))
         with runtime.spans("update"):
@@ -133,14 +142,14 @@ class ParameterServer(Strategy[ServedReplica]):
             raise PeerLost(f"what was staged as {transaction} has been dropped: this worker is out of the view")
         return None
 
-    def _finish(self, replica: ServedReplica, record: dict[str, Any], work: Work) -> StepResult:
+    def _finish(
+        self, replica: ServedReplica, record: dict[str, Any], work: Work, chosen: CodecChoice | None
+    ) -> StepResult:
         """The step is committed: read what it has made of the model."""
         replica.forget_gradients()
-        try:
-            with replica.runtime.spans("reduce"):
-                replica.download()
-        except StateLost:
-            replica.lost = True
+        replica.coding.commit(replica.waited_s)
+        with replica.runtime.spans("reduce"):
+            replica.pull()
         replica.recalled = []
         return StepResult(
             record["loss"][0],
@@ -152,6 +161,7 @@ class ParameterServer(Strategy[ServedReplica]):
             record["change"],
             tuple(Span(*map(int, span)) for span in record["spans"]),
             record["save"],
+            replica.coding.choice if replica.coding.choice is not chosen else None,
         )
 
     def discard(self, replica: ServedReplica) -> None:
@@ -168,10 +178,11 @@ class ParameterServer(Strategy[ServedReplica]):
         return replica.evaluate(batch)
 
     def state(self, replica: ServedReplica) -> ShardedState:
-        found = ShardedState()
+        found, residuals = ShardedState(), replica.residuals()
         try:
             if replica.runtime.world.is_first:
                 found = replica.state()
+                found = ShardedState({**found.pieces, **residuals}, found.values)
         except StateLost:
             replica.lost = True
         replica.agree({}, "asking whether the servers had everything")
@@ -193,5 +204,5 @@ class Asynchronous(ParameterServer):
 
     name = "async"
 
-    def __init__(self) -> None:
-        super().__init__(ASP())
+    def __init__(self, team: Rule = 1) -> None:
+        super().__init__(ASP(), team)

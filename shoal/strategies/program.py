@@ -40,12 +40,6 @@ class Program:
                 f"the model's parameters {', '.join(uninitialised[:3])} have no shape yet (lazy modules): "
                 "run one batch through the model before you hand it over"
             )
-        sparse = [n for n, m in self.model.named_modules() if getattr(m, "sparse", False) is True]
-        if sparse:
-            raise ConfigError(
-                f"the model's module {sparse[0]!r} makes sparse gradients, which this version does not reduce: "
-                "build it with sparse=False"
-            )
 
     def build_optimizer(self) -> torch.optim.Optimizer:
         """The optimizer over this model's trainable parameters. Called once, when the strategy binds the program."""

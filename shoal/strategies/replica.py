@@ -52,6 +52,20 @@ class ModelReplica:
         self.initial_learning_rates = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
         self.parameters = [(n, p) for n, p in self.module.named_parameters() if p.requires_grad]
         self.buffers = RunningBuffers(self.module)
+        self._tables = {
+            id(part.weight)
+            for part in self.module.modules()
+            if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse
+        }
+
+    def dense(self, parameter: Tensor) -> Tensor:
+        """The gradient of `parameter`, of all rows where an embedding makes it sparse."""
+        grad = parameter.grad
+        assert grad is not None
+        if grad.is_sparse and id(parameter) in self._tables:
+            return grad.to_dense()
+        refuse_sparse(grad)
+        return grad
 
     def compute(self, work: Work, before_last: Callable[[Gradient], None]) -> Gradient:
         """Run the passes, each with `collect` after its backward.
@@ -175,7 +189,8 @@ def refuse_sparse(grad: Tensor) -> None:
     """Raise `ConfigError` where a gradient is sparse: sums over grains and workers are dense."""
     if grad.is_sparse:
         raise ConfigError(
-            "the model makes sparse gradients, which this version does not add up: use sparse=False in its embeddings"
+            "the model makes sparse gradients for a parameter that is not the weight of an nn.Embedding or "
+            "nn.EmbeddingBag that says sparse=True: use one of these, or sparse=False"
         )
 
 

@@ -21,7 +21,7 @@ def choose_strategy(
     name: str, workers: int, hybrid: HybridSettings | None = None, server: ServerSettings | None = None
 ) -> Strategy[Any]:
     """The strategy called `name`; ``auto`` is `single` for one worker and `allreduce` for more. `hybrid` says of what
-    a hybrid is composed, `server` how far workers of a parameter server may be apart."""
+    a hybrid is composed, `server` how far workers, or teams, of a parameter server may be apart."""
     if name == "auto":
         name = "single" if workers == 1 else "allreduce"
     if name not in STRATEGIES:
@@ -29,7 +29,7 @@ def choose_strategy(
     if name == "hybrid":
         from shoal.strategies.hybrid import compose
 
-        return compose(hybrid if hybrid is not None else HybridSettings())
+        return compose(hybrid if hybrid is not None else HybridSettings(), server)
     if name == "parameter-server":
         from shoal.strategies.parameter_server import ParameterServer
 

@@ -1,195 +1,83 @@
-"""A model whose parameters are held by servers: what a worker computes is staged there, what they hold is read back.
+"""One worker's part in training with servers: what its team computes is staged there, what they hold is read back.
 
-Every trained parameter is a key of the store, updated by the user's own optimizer on the servers; parameters whose
-gradients are sparse are tables, of which only touched rows travel. The running statistics are one more key: what passes
-have done to them is added up there, in the same transactions.
+Gradients are added up within the team, bucket by bucket, while backward still runs; the team's leader stages each
+bucket as a part of the transaction of its own, without waiting, and waits for all of them at the end. A worker on its
+own is a team of one. The team gets what the servers have made of the model from its leader.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from concurrent.futures import Future, wait
+from typing import Any, NamedTuple
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
 from shoal.core.errors import ConfigError, ShoalError
-from shoal.core.state import ShardedState
+from shoal.core.state import Piece, ShardedState
+from shoal.core.teams import Rule
 from shoal.store.checking import Given, Rows
-from shoal.store.directory import Declaration
 from shoal.store.errors import StateLost
-from shoal.store.keys import DenseKey, SparseKey
-from shoal.store.kvstore import KVStore
-from shoal.store.operations import UNSHAPED
-from shoal.strategies.base import Runtime
-from shoal.strategies.described import describe_optimizer
+from shoal.strategies.base import Runtime, Span, Work
 from shoal.strategies.program import Program
-from shoal.strategies.replica import ModelReplica
-from shoal.strategies.server_state import pack_entries, unpack_entries
+from shoal.strategies.push_coding import PushCoding
+from shoal.strategies.replica import Gradient, span_of
+from shoal.strategies.team_model import TeamModel
+from shoal.strategies.touched import touched_rows
 
-_BUFFERS = "running statistics"
 _SERVED = "served"  # in the values of a live state: the rest is with the servers
+_STAGED_S = 120.0  # every request ends by itself before that
 
 
-class ServedReplica(ModelReplica):
-    """The module of one worker, a copy of what the servers hold. `local`: the optimizer runs here, and the servers only
-    add differences up."""
+class Done(NamedTuple):
+    """What a member of the team has computed in a step."""
 
-    def __init__(self, program: Program, runtime: Runtime, local: bool = False) -> None:
-        super().__init__(program, runtime)
-        if runtime.fleet is None:
-            raise ConfigError("this strategy needs servers, which `shoal train` or fit(workers=N) starts")
-        self.local = local
-        self.lost = False  # the servers have gone back to a snapshot, and the group does not know it yet
-        self.generation = 0  # counts how often they have
-        self.kv = KVStore(runtime.fleet, key=runtime.fleet.keys)
-        self._seen: dict[str, int] = {}
-        self._bytes_told = 0
-        self.version = 0  # of the first server, when it was last read
-        self.run = f"{runtime.fleet.number}.{runtime.fit}"  # others may have had these servers before
-        self._keys = {f"{self.run}/{name}": parameter for name, parameter in self.parameters}
-        self._sums: dict[str, Tensor] = {}
-        self._change = torch.zeros(self.buffers.numel, dtype=torch.float64)
-        self._tables = {f"{self.run}/{name}" for name in _embeddings(self.module)}
-        self._statistics = {f"{self.run}/{_BUFFERS} {number}": one for number, one in enumerate(self.buffers.kinds)}
-        self._copies: dict[str, np.ndarray[Any, Any]] = {}
-        self._own: dict[str, Tensor] = {}  # weights of this worker's own, where it has any
+    loss_sum: float
+    weight: float
+    bad: bool  # its loss is not finite
+    span: Span
+
+
+class ServedReplica(TeamModel):
+    """`team` says with whom this worker adds its gradients up before they go to the servers."""
+
+    def __init__(self, program: Program, runtime: Runtime, team: Rule = 1, local: bool = False) -> None:
+        super().__init__(program, runtime, team, local, on_final=self._stage_early)
+        self._transaction: str | None = None  # that is staged while backward still runs
+        self._coding_size = 1.0
+        self._staged: set[int] = set()  # buckets
+        self._under_way: list[Future[None]] = []
+        self.waited_s = 0.0  # in this step, for what was staged
         try:
-            self._declare()
+            self.coding = PushCoding(self.kv, runtime.codec, runtime.world.device)
+            self._arrange(runtime)
+            _once_more(self._declare)
             if not runtime.alike:
                 if runtime.world.is_first:
                     self.upload()
                 runtime.group.barrier("the first worker's parameters go to the servers")
                 self.download()
-            self.attach(runtime)
+            self._settle()
         except BaseException:
-            self.kv.close()
+            self.close()
             raise
-
-    # ---- keys
-
-    def _declare(self) -> None:
-        described = {} if self.local else describe_optimizer(self.optimizer, self.initial_learning_rates)
-        declarations = []
-        for name, parameter in self._keys.items():
-            dtype = str(parameter.dtype).removeprefix("torch.")
-            told = described.get(parameter)
-            whole = told is not None and told.whole
-            shape = tuple(parameter.shape)
-            key = (
-                SparseKey(name, shape[0], shape[1:], dtype, whole)
-                if name in self._tables
-                else DenseKey(name, shape, dtype, whole)
-            )
-            if told is None:
-                declarations.append(Declaration(key, "add", {}, UNSHAPED))
-            else:
-                declarations.append(Declaration(key, told.updater, told.options, told.group))
-        for name, (start, stop, kind) in self._statistics.items():
-            declarations.append(Declaration(DenseKey(name, (stop - start,), kind), "add", {}, UNSHAPED))
-        self.kv.register(declarations)
-
-    def upload(self) -> None:
-        """What this worker's model holds goes to the servers, with what its optimizer remembers."""
-        values: dict[str, Given] = {name: _array(parameter) for name, parameter in self._keys.items()}
-        statistics = self.buffers.read().numpy()
-        for name, (start, stop, kind) in self._statistics.items():
-            values[name] = statistics[start:stop].astype(kind)
-        self.kv.set_many(values).result()
-        if not self.local:
-            for name, parameter in self._keys.items():
-                entries = self.optimizer.state.get(parameter, {})
-                self.kv.set_updater_state(name, pack_entries(entries, type(self.optimizer).__name__))
-
-    @torch.no_grad()
-    def download(self) -> None:
-        """The model becomes what the servers hold. Only what has changed is read, of tables by rows."""
-        out = {name: self._place_for(name, parameter) for name, parameter in self._keys.items()}
-        for name, (start, stop, kind) in self._statistics.items():
-            out[name] = self._copies.setdefault(name, np.zeros(stop - start, kind))
-        versions = self.kv.refresh(out, self._seen).result()
-        self.version = versions.get(0, self.version)
-        for name, parameter in self._keys.items():
-            if name in self._copies:
-                parameter.copy_(torch.from_numpy(self._copies[name]))
-        if self._statistics:
-            parts = [self._copies[name].astype(np.float64) for name in self._statistics]
-            self.buffers.assign(torch.from_numpy(np.concatenate(parts)))
-
-    def _place_for(self, name: str, parameter: nn.Parameter) -> np.ndarray[Any, Any]:
-        """Where a parameter is read to: its own memory where that lies in order and holds nothing else, or a copy."""
-        if not self.local and parameter.is_contiguous() and parameter.device.type == "cpu":
-            return parameter.detach().numpy()
-        return self._copies.setdefault(name, np.empty(tuple(parameter.shape), dtype=_array(parameter).dtype))
-
-    def transaction(self, name: str) -> str:
-        """A name that no other has; the number of the view comes first, by which it is known whose it was."""
-        return f"{self.runtime.view.number}/{self.run}/{name}"
-
-    # ---- gradients
-
-    def collect(self) -> None:
-        if not self.runtime.exact_sums:
-            return
-        for name, parameter in self._keys.items():
-            grad = parameter.grad
-            if grad is None:
-                continue
-            wide = grad.detach().to(torch.float64)
-            self._sums[name] = self._sums[name] + wide if name in self._sums else wide
-            parameter.grad = None
-
-    def gradients(self) -> dict[str, Given]:
-        """What the passes of this step have left, as sums, and the change of the running statistics. Parameters that no
-        pass has used are not among them."""
-        given: dict[str, Given] = {}
-        for name, parameter in self._keys.items():
-            grad = self._sums.get(name) if self.runtime.exact_sums else parameter.grad
-            if grad is not None:
-                given[name] = self._as_given(name, grad.detach())
-        return {**given, **self._buffer_change()}
-
-    def _buffer_change(self) -> dict[str, Given]:
-        """What the passes of this step have done to the running statistics."""
-        self.buffers.changes(self._change)
-        change = self._change.numpy()
-        return {name: change[start:stop] for name, (start, stop, _) in self._statistics.items()}
-
-    def _as_given(self, name: str, grad: Tensor) -> Given:
-        if not grad.is_sparse:
-            if name in self._tables:
-                return Rows(np.arange(grad.shape[0]), grad.contiguous().numpy())
-            return grad.contiguous().numpy()
-        if name not in self._tables:
-            raise ConfigError(
-                f"the gradient of {name} is sparse, and it is not that of an embedding: use sparse=False in the model"
-            )
-        grad = grad.coalesce()
-        return Rows(grad.indices()[0].numpy(), grad.values().contiguous().numpy())
-
-    def forget_gradients(self) -> None:
-        self._sums.clear()
-        for parameter in self._keys.values():
-            parameter.grad = None
-
-    # ---- what is sent
-
-    def take_bytes_sent(self) -> int:
-        """What this worker has sent since the last call."""
-        before, self._bytes_told = self._bytes_told, self.kv.bytes_sent
-        return self._bytes_told - before
 
     # ---- members that change
 
     def attach(self, runtime: Runtime) -> None:
-        """Take part in a view: what members of earlier ones have left half done is done or dropped. `recalled` are the
-        records of commits that the servers remember."""
-        self.runtime = runtime
+        """Take part in another view. Collective."""
+        self._arrange(runtime)
+        self._settle()
+
+    def _settle(self) -> None:
+        """What members of earlier views have left half done is done or dropped. `recalled` are the records of commits
+        that the servers remember; the group does not know yet whether all of it has them, hence `met`."""
+        self.met = False
         self.recalled: list[dict[str, Any]] = []
-        number, members = runtime.view.number, {member.key for member in runtime.view.members}
+        number, pushing = self.runtime.view.number, {team[0].key for team in self.team.all}
 
         def abandoned(transaction: str) -> bool:
             return int(transaction.partition("/")[0]) < number
@@ -197,38 +85,147 @@ class ServedReplica(ModelReplica):
         try:
             self.kv.settle(abandoned)
             for worker in self.kv.progress().clocks:
-                if worker not in members:
+                if worker not in pushing:
                     self.kv.release(worker)
             # only now nothing of an earlier view can be committed any more
-            records = [json.loads(one.commit.record) for one in self.kv.committed() if one.commit.record]
+            commits = self.kv.committed()
+            records = [json.loads(one.commit.record) for one in commits if one.commit.record]
             self.recalled = [record for record in records if record["run"] == self.run]
+            self.coding.settle({one.commit.transaction for one in commits}, len(pushing))
+            if self.team.size > 1:  # from here on a member is told only what has changed for its leader
+                self.download()
         except StateLost:
             self.lost = True
 
-    def agree(self, word: Mapping[str, Any], what: str) -> list[dict[str, Any]]:
-        """Everyone's word. Raises `StateLost` on all workers where one of them has noticed it. Collective."""
-        told = self.runtime.group.gather_bytes(json.dumps({**word, "lost": self.lost}).encode(), what)
-        words: list[dict[str, Any]] = [json.loads(one) for one in told]
-        if any(one["lost"] for one in words):
-            self.lost = False
-            self.discard()
-            raise StateLost(self.generation)
-        return words
-
     def discard(self) -> None:
         super().discard()
-        self._sums.clear()
+        self._rows.clear()
+        self._let_go()
+
+    # ---- a step
+
+    def begin(self, transaction: str | None, size: float = 1.0) -> None:
+        """A step begins. With `transaction`, what is final is staged under this name while backward still runs; with a
+        codec, it is told how many samples the sum is divided by later."""
+        self.forget_gradients()
+        self._let_go()
+        self._arriving.begin()
+        self._transaction, self._coding_size = transaction, size
+        self._staged.clear()
+        self.waited_s = 0.0
+        if transaction is not None:
+            self.begin_coding(transaction)
+
+    def begin_coding(self, transaction: str) -> None:
+        """What is encoded from now on belongs to `transaction`."""
+        if self.team.leads:
+            self.unless_lost(lambda: self.coding.begin(transaction))
+
+    def arm(self, gradient: Gradient) -> None:
+        """The last pass goes backward now."""
+        self._arriving.arm(gradient.weight)
+
+    @property
+    def overlapped_s(self) -> float:
+        """How much of the backward passes of this step went into sending."""
+        return self._arriving.seconds
+
+    def sum_up(self, gradient: Gradient, work: Work) -> list[Done]:
+        """Add up, over the team, what the passes have given. Returns what each member has done. Collective within the
+        team."""
+        bad, span = not math.isfinite(gradient.loss_sum), span_of(work)
+        facts = [0.0 if bad else gradient.loss_sum, gradient.weight, float(bad), span.start, span.stop, span.digest]
+        everyone = self._arriving.finish(facts, self.buffers.changes).tolist()
+        if self._table_keys and self.team.size > 1:
+            self._gather_rows()
+        return [Done(loss, weight, bool(bad), Span(*map(int, span))) for loss, weight, bad, *span in everyone]
+
+    # ---- what is left with the servers
+
+    @property
+    def parts_each(self) -> int:
+        """Into how many parts of a transaction the gradient of a team goes."""
+        return max(1, self._arriving.count)
+
+    @property
+    def parts(self) -> range:
+        """Those of all teams."""
+        return range(len(self.team.all) * self.parts_each)
+
+    def _stage_early(self) -> None:
+        """Within backward: stage what is final. The last bucket waits for what goes with it."""
+        if self._transaction is not None and self.team.leads:
+            for bucket in range(self._arriving.count - 1):
+                if bucket not in self._staged and self._arriving.is_summed(bucket):
+                    self._stage_bucket(self._transaction, bucket)
+
+    def stage_rest(self) -> None:
+        """Stage what has not been staged yet, and wait until the servers have everything."""
+        assert self._transaction is not None
+        if self.team.leads:
+            for bucket in range(self.parts_each):
+                if bucket not in self._staged:
+                    self._stage_bucket(self._transaction, bucket)
+        self.wait_staged()
+
+    def wait_staged(self) -> None:
+        """Wait until the servers have what is being staged."""
+        began = time.perf_counter()
+        while self._under_way:
+            one = self._under_way.pop()
+            self.unless_lost(lambda: one.result(_STAGED_S))  # noqa: B023 - called at once
+        self.waited_s += time.perf_counter() - began
+
+    def _stage_bucket(self, transaction: str, bucket: int) -> None:
+        self._staged.add(bucket)
+        part, last = self.team.number * self.parts_each + bucket, bucket == self.parts_each - 1
+
+        def given() -> dict[str, Given]:
+            sums = {name: self._as_given(name, one) for name, one in self._arriving.sums(bucket)}
+            return {**sums, **self._rows_given(), **self.buffer_change()} if last else sums
+
+        self.stage(transaction, part, given)
+
+    def stage(self, transaction: str, part: int, given: Callable[[], Mapping[str, Given]]) -> None:
+        """Begin to leave a part of a transaction with the servers, unless they are known to have gone back."""
+        try:
+            self.unless_lost(lambda: self._under_way.append(self.kv.stage(transaction, part, given())))
+        except ConfigError:  # a key is not known any more: if the servers have gone back, what was under way knows it
+            self._let_go()
+            if not self.lost:
+                raise
+
+    def _let_go(self) -> None:
+        """What is being staged is not needed any more; its memory is, and so is the news that it is lost."""
+        done, _ = wait(self._under_way, _STAGED_S)
+        self._under_way = []
+        self.lost = self.lost or any(isinstance(one.exception(), StateLost) for one in done)
+
+    def buffer_change(self) -> dict[str, Given]:
+        """What the passes of this step have done to the running statistics."""
+        change = self._arriving.statistics.cpu().numpy()
+        return {name: change[start:stop] for name, (start, stop, _) in self._statistics.items()}
+
+    def _rows_given(self) -> dict[str, Given]:
+        return {name: self._as_given(name, grad) for name, grad in self._rows.items()}
+
+    def _as_given(self, name: str, grad: Tensor) -> Given:
+        if name in self._table_keys:
+            rows, values = touched_rows(grad.detach())
+            return Rows(rows.numpy(), values.numpy())
+        return self.coding.encode(name, grad.detach(), self._keys[name].dtype, self._coding_size)
+
+    def forget_gradients(self) -> None:
+        self._rows.clear()
+        for parameter in self._keys.values():
+            parameter.grad = None
 
     # ---- state
 
     def state(self) -> ShardedState:
         """The whole state, as the servers hold it."""
         self.download()
-        if not self.local:
-            for name, parameter in self._keys.items():
-                entries = unpack_entries(self.kv.updater_state(name))
-                if entries:
-                    self.optimizer.state[parameter] = entries
+        self.read_moments()
         return super().state()
 
     def live_state(self) -> ShardedState:
@@ -237,12 +234,16 @@ class ServedReplica(ModelReplica):
             return ShardedState(state.pieces, {**state.values, _SERVED: self.generation})
         return ShardedState({}, {_SERVED: self.generation})
 
+    def residuals(self) -> dict[str, Piece]:
+        """What the codecs of all workers have left out so far. Collective."""
+        return self.coding.pieces(self._coded, self.runtime.group)
+
     def load(self, state: ShardedState) -> None:
         if _SERVED in state.values:  # it was copied from another worker: the servers have the rest
             if self.local:
                 super().load(state)
             self.generation = int(state.values[_SERVED])
-            self.download()
+            self.unless_lost(self.download)
             return
         super().load(state)
         group, first = self.runtime.group, self.runtime.world.is_first
@@ -251,12 +252,21 @@ class ServedReplica(ModelReplica):
         _once_more(self._declare)
         if first:
             _once_more(self.upload)
+        _once_more(lambda: self.coding.load_pieces(self._coded, state.pieces if first else {}))
         group.barrier("a checkpoint goes to the servers")
         _once_more(self.download)
-        self.attach(self.runtime)
         self.lost = False
+        self._settle()
+
+    @property
+    def _coded(self) -> dict[str, tuple[str, nn.Parameter]]:
+        """What may be coded, by key: the parameters that are no tables, with their own names."""
+        return {key: one for key, one in zip(self._keys, self.parameters, strict=True) if key not in self._table_keys}
 
     def close(self) -> None:
+        """Take the hooks off the model, and leave the servers. May be called twice."""
+        self._arriving.close()
+        self.forget_gradients()
         self.kv.close()
 
 
@@ -276,15 +286,3 @@ def scale_for_norm(squares: float, limit: float | None) -> float:
     if not math.isfinite(norm):
         raise ShoalError("the gradient is not finite: clip.norm cannot be applied to it")
     return min(1.0, limit / (norm + 1e-6))
-
-
-def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
-    return tensor.detach().cpu().contiguous().numpy()
-
-
-def _embeddings(module: nn.Module) -> set[str]:
-    """The names of weights whose gradients are sparse."""
-    found = {
-        id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse
-    }
-    return {name for name, parameter in module.named_parameters() if id(parameter) in found}

@@ -12,7 +12,7 @@ from shoal.core.state import ShardedState
 from shoal.strategies.base import Needs, Runtime, StepResult, Strategy, Sums, Work
 from shoal.strategies.objective import Batch
 from shoal.strategies.program import Program
-from shoal.strategies.replica import ModelReplica, committed_indices, refuse_sparse, span_of
+from shoal.strategies.replica import ModelReplica, committed_indices, span_of
 
 
 class SingleReplica(ModelReplica):
@@ -30,17 +30,18 @@ class SingleReplica(ModelReplica):
             return
         for at, (total, (_, parameter)) in enumerate(zip(self._sums, self.parameters, strict=True)):
             if parameter.grad is not None:
-                refuse_sparse(parameter.grad)
-                total.add_(parameter.grad)
+                total.add_(self.dense(parameter))
                 self._used[at] = True
                 parameter.grad = None
 
     def divide(self, divisor: float) -> None:
         """Put the gradient of the global batch into the parameters."""
         if self._sums is None:
-            grads = [parameter.grad for _, parameter in self.parameters if parameter.grad is not None]
-            for grad in grads:
-                refuse_sparse(grad)
+            grads = []
+            for _, parameter in self.parameters:
+                if parameter.grad is not None:
+                    parameter.grad = self.dense(parameter)
+                    grads.append(parameter.grad)
             torch._foreach_mul_(grads, 1.0 / divisor)
             return
         for at, (total, (_, parameter)) in enumerate(zip(self._sums, self.parameters, strict=True)):

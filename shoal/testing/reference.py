@@ -143,6 +143,7 @@ def _grains(plan: Plan, samples: int) -> Iterator[tuple[int, slice]]:
 _LOSSES: dict[str, Callable[[nn.Module, Tensors, Plan, int], Tensor]] = {
     "mlp": _mean_cross_entropy,
     "branches": _mean_cross_entropy,
+    "table": _mean_cross_entropy,
     "resnet": _normalised,
     "gpt": _drawn,
     "gpt-module": _drawn,

@@ -22,6 +22,7 @@ from shoal.testing.models import (
     Branches,
     ResNet,
     SparseBag,
+    SparseTable,
 )
 
 IGNORED = -1  # a token whose prediction does not count
@@ -131,6 +132,7 @@ _ALL = (
     ),
     Subject("branches", Branches, nn.CrossEntropyLoss(), _features, learning_rate=0.05),
     Subject("sparse", SparseBag, nn.CrossEntropyLoss(), _features, learning_rate=0.05),
+    Subject("table", SparseTable, nn.CrossEntropyLoss(), _features, learning_rate=0.5),
 )
 SUBJECTS = {subject.name: subject for subject in _ALL}
 MAIN = ("mlp", "resnet", "gpt")  # the three that every law is proved on

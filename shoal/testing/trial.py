@@ -53,7 +53,8 @@ class Trained:
 
 @dataclass(frozen=True)
 class Trial:
-    """Trains with `strategy`. `how` holds for every run; `prelude` is called on every rank before it begins.
+    """Trains with `strategy`. `how` holds for every run; `prelude` is called on every rank before it begins, and then
+    whatever it was `prepared` with.
 
     `replicated`: after a step every rank has the whole model, in the same bits.
     """
@@ -65,9 +66,11 @@ class Trial:
     replicated: bool = True
     prelude: Prelude | None = None
     deadline_s: float = 120.0
+    preparations: tuple[Prelude, ...] = ()
 
     def prepared(self, prelude: Prelude) -> Trial:
-        return replace(self, prelude=prelude)
+        """The same, with something more that every rank does before it begins."""
+        return replace(self, preparations=(*self.preparations, prelude))
 
     def with_strategy(self, strategy: StrategyChoice, **how: Any) -> Trial:
         return replace(self, strategy=strategy, how={**self.how, **how})
@@ -88,10 +91,11 @@ class Trial:
 
     def train(self, workers: int, *orders: Order) -> list[Trained]:
         """Carry out `orders` on `workers` new ranks. Asserts that the ranks agree on what they must agree on."""
-        with _by_value(self.strategy, self.prelude):
+        preludes = [one for one in (self.prelude, *self.preparations) if one is not None]
+        with _by_value(self.strategy, *preludes):
             import cloudpickle
 
-            parcel = cloudpickle.dumps((orders, self.prelude))
+            parcel = cloudpickle.dumps((orders, preludes))
         by_rank: list[list[RankRecord]] = self.harness.run(workers, _carry_out, parcel, deadline_s=self.deadline_s)
         return [self._join(records) for records in zip(*by_rank, strict=True)]
 
@@ -136,8 +140,8 @@ def assemble(parts: list[State]) -> dict[str, Tensor]:
 
 def _carry_out(session: Session, parcel: bytes) -> list[RankRecord]:
     # from the test itself, by a descriptor of its own
-    orders, prelude = pickle.loads(parcel)  # noqa: S301
-    if prelude is not None:
+    orders, preludes = pickle.loads(parcel)  # noqa: S301
+    for prelude in preludes:
         prelude(session)
     return train_all(session, orders)
 

@@ -18,7 +18,7 @@ import torch
 from shoal.comm.handing import hand_over
 from shoal.core.cursor import Batches, Cursor, GlobalBatch
 from shoal.core.errors import NonFiniteLoss, NonFiniteState, PeerLost, ShoalError
-from shoal.core.events import CodecChosen, Evaluated, RunEnded, StepCommitted, Warned
+from shoal.core.events import CodecChosen, Evaluated, RunEnded, SizeWished, StepCommitted, Warned
 from shoal.core.length import Length
 from shoal.core.order import Indices, epoch_order
 from shoal.core.spans import Spans
@@ -41,6 +41,7 @@ from shoal.train.rates import Rates
 from shoal.train.record import Account, peak_memory_bytes, summary
 from shoal.train.saving import CoverageRecord, Resumed, Saver
 from shoal.train.scribe import Scribe
+from shoal.train.sizing import bounds_of, size_message
 from shoal.train.spec import RunSpec
 
 
@@ -58,6 +59,7 @@ class Run:
             self._spec, self._session, self._strategy = spec, session, spec.strategy
             self._number, self._attendance = number, session.attendance
             self._survives = self._attendance.survives and self._strategy.needs.survives
+            self._bounds = bounds_of(spec.config, spec.strategy, session)
             self._set_threads(spec.config.threads)
             self._spans, self._account, self.ledger = Spans(), Account(), Ledger()
             self._work: Work | None = None  # handed out and not yet done
@@ -189,6 +191,7 @@ class Run:
             asynchronous=config.asynchronous,
             fit=self._number,
             fleet=self._fleet(),
+            bounds=self._bounds,
         )
 
     def _new_feed(self, closing: contextlib.ExitStack | None = None) -> None:
@@ -449,7 +452,7 @@ class Run:
     def _commit(self, work: Work, result: StepResult) -> None:
         """The step is part of the model: move the cursor, record the samples, say what is due, tell."""
         before, ledger = self.cursor, self.ledger
-        batches = [batch for batch, _ in work.stretch]
+        batches = [batch for batch, _ in work.stretch][: result.batches]
         self._coverage.commit(result.committed, result.spans, lambda start, stop: self._order(before, start, stop))
         last = batches[-1].cursor
         ledger.cursor = self._batches.after(last)
@@ -468,6 +471,11 @@ class Run:
         if result.codec is not None:
             one = result.codec
             self._scribe(CodecChosen(before.step, one.name, one.reason, dict(one.predicted_s)))
+        if result.size is not None:
+            wish = result.size
+            self._scribe(SizeWished(self.cursor.step, self._place.view.size, wish.workers, wish.reason))
+            if self._place.keeps_record:
+                self._session.report(size_message(wish))
         self._rebalance(batches[-1], result)
         if self._seen_view != self._place.view.number:
             self._seen_view = self._place.view.number

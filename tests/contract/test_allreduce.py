@@ -57,3 +57,11 @@ def test_many_small_buckets(ranks: RankHarness, tmp_path: Path, bucket_mib: floa
     trial = Trial(ranks, "allreduce", tmp_path, {"comm.bucket_mib": bucket_mib})
     for subject in ("mlp", "resnet", "branches"):
         check_against_reference(trial, 3, short(subject))
+
+
+@pytest.mark.parametrize(("strategy", "workers"), [("single", 1), ("allreduce", 3)])
+def test_sparse_gradients_of_an_embedding_are_added_up_as_dense_ones(
+    ranks: RankHarness, tmp_path: Path, strategy: str, workers: int
+) -> None:
+    trial = Trial(ranks, strategy, tmp_path)
+    check_against_reference(trial, workers, short("table", optimizer="sgd"))

@@ -257,3 +257,11 @@ def test_shakespeare_gpt_learns(tmp_path: Path) -> None:
     result = summary(tmp_path)
     assert result["coverage"]["missed"] == result["coverage"]["repeated"] == 0
     assert result["final"]["test_loss"] < 2.3  # below that of guessing by frequency
+
+
+@pytest.mark.ranks
+def test_the_recommender_learns_tastes(tmp_path: Path) -> None:
+    run_example("sparse_embedding", ["--epochs", "4"], tmp_path)
+    result = summary(tmp_path)
+    assert result["coverage"] == {"expected": 144_000, "once": 144_000, "missed": 0, "repeated": 0}
+    assert result["final"]["test_loss"] < 0.5  # guessing the mean gives 1.0

@@ -37,7 +37,6 @@ def test_an_optimizer_that_exists_is_used_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("model", "optimizer", "words"),
     [
-        (nn.Embedding(4, 2, sparse=True), torch.optim.SGD, "sparse=False"),
         (nn.LazyLinear(3), torch.optim.SGD, "run one batch through the model"),
         (
             nn.Linear(2, 2).requires_grad_(False),
