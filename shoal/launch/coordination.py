@@ -12,7 +12,7 @@ from dataclasses import replace
 from shoal.core.errors import ShoalError
 from shoal.elastic.journal import JOURNAL_NAME
 from shoal.elastic.keys import RunKeys, write_key_file
-from shoal.elastic.messages import Ask, Request, SetJournal, StoreDelete, StoreSet
+from shoal.elastic.messages import Ask, Request, Scale, SetJournal, StoreDelete, StoreSet
 from shoal.elastic.process import CoordinatorSpec
 from shoal.elastic.terms import Terms
 from shoal.launch.agent import Agent
@@ -99,6 +99,11 @@ class Coordination:
             self.on_again(f"the coordinator was {cause} and is started again ({self._child.starts - 1} of {RESTARTS})")
         else:
             self.on_lost(f"the coordinator was {cause}, for the {self._child.starts}th time")
+
+    def scale(self, workers: int) -> None:
+        """The run should have so many workers from now on, as if a user had asked for them."""
+        self._untold = [request for request in self._untold if not isinstance(request, Scale)]
+        self._tell(Scale(workers))
 
     # -- what members read in the store
 

@@ -53,7 +53,7 @@ class LaunchedFleet:
     """Begins at once. For the launcher's thread, but for `start` and `kill`, by which its keeper asks for processes.
 
     `on_change(description)`, `on_ready(child)` and `on_ended(lost)` are called in the launcher's thread; `on_problem`
-    with why a server cannot begin, which it would not do the next time, either.
+    with why a server cannot begin, which it would not do the next time, either; `on_stir` when `standing` may change.
     """
 
     def __init__(self, fit: int, terms: FleetTerms, means: Means) -> None:
@@ -65,6 +65,8 @@ class LaunchedFleet:
         self.on_ready: Callable[[ServerChild], None] = lambda child: None
         self.on_ended: Callable[[LostServer], None] = lambda lost: None
         self.on_problem: Callable[[str], None] = lambda why: None
+        self.on_stir: Callable[[], None] = lambda: None
+        self._told: dict[int, tuple[int, int, bool]] = {}
         self._means = means
         self._logs: Path | None = None
         self._keeper: Keeper | None = None
@@ -78,6 +80,7 @@ class LaunchedFleet:
             self._means.keys.client(),
             self,
             on_change=lambda description: self._means.later(partial(self._changed, description)),
+            on_notice=lambda words: self._means.later(self.on_stir),
         )
 
     def _changed(self, description: FleetDescription) -> None:
@@ -101,7 +104,7 @@ class LaunchedFleet:
         self._means.later(partial(self._start, name, post, listen))
 
     def kill(self, name: str) -> None:
-        self._means.later(partial(self._put_out, name, None))
+        self._means.later(partial(self._put_out_silent, name))
 
     # -- processes
 
@@ -119,6 +122,12 @@ class LaunchedFleet:
         assert child.log is not None
         means.selector.register(child.channel, selectors.EVENT_READ, partial(self._on_channel, child))
         means.selector.register(child.log.fd, selectors.EVENT_READ, partial(self._on_output, child))
+
+    def _put_out_silent(self, name: str) -> None:
+        child = self.children.get(name)
+        if child is not None:
+            why = "no sign of life, and its copy has taken over"
+            self._put_out(name, account_of_freeze(child.pulse.state, why))
 
     def _put_out(self, name: str, account: Account | None) -> None:
         child = self.children.get(name)
@@ -185,6 +194,26 @@ class LaunchedFleet:
         keeper = self._keeper
         taken_over = keeper is not None and (not lost.led or keeper.terms_of_posts[lost.post] > lost.term)
         return keeper is not None and taken_over and keeper.held(lost.post)
+
+    def standing(self) -> list[tuple[int, int, bool]]:
+        """What is news of who holds which server: its number, its term, whether it is whole. Nothing before all are."""
+        keeper = self._keeper
+        if keeper is None or not self.ready:
+            return []
+        news = []
+        for post in range(self.terms.servers):
+            term, revision, whole = now = keeper.standing(post)
+            before = self._told.get(post, (0, 0, False))
+            # where it was not whole for a moment that nobody saw, that it is whole again is news all the same
+            if (term, whole) != (before[0], before[2]) or (whole and revision != before[1]):
+                news.append((post, term, whole))
+            self._told[post] = now
+        return news
+
+    @property
+    def whole(self) -> bool:
+        """Whether all servers were whole when that was last looked at."""
+        return all(whole for _, _, whole in self._told.values())
 
     def open_logs(self, logs: Path) -> None:
         """What they say goes to files in `logs` from now on."""

@@ -31,7 +31,7 @@ from shoal.launch.nursery import Exited, Forked, Nursery, Ready, ZygoteLost
 from shoal.launch.output import Relay
 from shoal.launch.parcel import pack
 from shoal.launch.rundir import RunDir
-from shoal.launch.scaling import key_file
+from shoal.launch.scaling import RESIZE, key_file
 from shoal.launch.servers import WANTED, Servers
 from shoal.launch.supervisor import STOP_S, Stage
 from shoal.launch.telling import Teller, say, short
@@ -228,6 +228,9 @@ class _Watch:
             self._evaluators.enter(message, self._payload)
         elif kind == WANTED and self._servers is not None:
             self._servers.ask(message)
+        elif kind == RESIZE and self._coordination is not None:
+            self._coordination.scale(int(message["workers"]))
+            say(f"shoal: {message['reason']}")
         elif kind == "finished" and "fit" in message:
             self._evaluators.run_over(int(message["fit"]))
         elif kind == "resumed" and self._teller.record is not None:

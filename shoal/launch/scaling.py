@@ -16,6 +16,7 @@ from shoal.elastic.messages import Ask, Request, Scale
 from shoal.launch.rundir import RunDir
 
 KEY_NAME = "key"  # in the run directory
+RESIZE = "size"  # the message by which the run itself asks for another number of workers
 REACH_S = 5.0  # for the coordinator to answer at all; it may just be starting again
 SETTLE_S = 120.0  # for the run to have the number: workers join and leave at the end of a step
 _LOOK_S = 0.1

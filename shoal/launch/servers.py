@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from shoal.core.events import MemberJoined
+from shoal.core.events import MemberJoined, ServerStands
 from shoal.core.world import Member
 from shoal.launch.coordination import Coordination
 from shoal.launch.failure import Casualty
@@ -91,6 +91,7 @@ class Servers:
         fleet = self._make(fit, message["terms"])
         fleet.on_change = partial(self._on_change, fleet)
         fleet.on_ready = self._on_ready
+        fleet.on_stir = self._look_now
         fleet.on_ended = partial(self._on_ended, fleet)
         fleet.on_problem = lambda why: self.on_lost(f"a server cannot begin: {why}")
         self._fleets[fit] = fleet
@@ -129,6 +130,9 @@ class Servers:
 
     def _on_ready(self, child: ServerChild) -> None:
         self._teller.note(MemberJoined("server", child.post, self._host, child.pid))
+
+    def _look_now(self) -> None:
+        self._look_s = min(self._look_s, time.monotonic())
 
     def _on_ended(self, fleet: LaunchedFleet, lost: LostServer) -> None:
         self._restarts += 1
@@ -172,12 +176,14 @@ class Servers:
             if not fleet.over:
                 fleet.look_whether_ready()
                 fleet.look(now_s)
+                for news in fleet.standing():
+                    self._teller.note(ServerStands(*news))
         for fleet, lost in [one for one in self._missed if one[0].over or one[0].serves_again(one[1])]:
             self._missed.remove((fleet, lost))
             if not fleet.over:
                 self._teller.server_again(lost.post, now_s)
         alive = [fleet for fleet in self._fleets.values() if not fleet.over]
-        awaited = self._missed or not all(fleet.ready for fleet in alive)
+        awaited = self._missed or not all(fleet.ready and fleet.whole for fleet in alive)
         self._look_s = now_s + (_LOOK_CLOSELY_S if awaited else _LOOK_S) if alive else math.inf
 
     # -- the end

@@ -76,3 +76,27 @@ def test_a_server_of_an_asynchronous_run_dies(trials: Trials, replicas: str) -> 
     done, run = trials.train(hurt, *ASYNC, "--set", f"server.replicas={replicas}")
     assert done.status == 0, done.err
     assert_whole(run)
+
+
+FREEZES = """
+def freeze():
+    if once("frozen"):
+        (MARKS / "pid").write_text(f"{os.getpid()} ")
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+def wake_it():
+    "Once all other tasks of the epoch are begun."
+    until(lambda: (MARKS / "pid").exists() and (MARKS / "pid").read_text().endswith(" "))
+    if step() == 11 and once("woken"):
+        os.kill(int((MARKS / "pid").read_text()), signal.SIGCONT)
+"""
+
+
+def test_nobody_waits_for_a_frozen_worker_of_an_asynchronous_run(trials: Trials) -> None:
+    """Without it the others do all that there is until the next evaluation, however often they would have met."""
+    hurt = "phase() == 'forward' and (freeze() if rank() == 2 else wake_it())"
+    text = script(forward=hurt).replace("class Net", f"{FREEZES}\n\nclass Net")
+    done, run = trials.train(text, *ASYNC, "--set", "elastic.lease_s=100")
+    assert done.status == 0, done.err
+    assert_whole(run)
+    assert [event["number"] for event in run.events("view")] == [1], "nobody was put out"
