@@ -15,7 +15,7 @@ from typer.core import TyperCommand
 
 from shoal.cli import options
 from shoal.cli.teaching import print_examples
-from shoal.cli.train import ConfigFile, Epochs, ScriptArgs, Seed, Steps, Strategy
+from shoal.cli.train import ConfigFile, Consistency, Epochs, Replicas, ScriptArgs, Seed, Servers, Steps, Strategy
 from shoal.core.config import flatten
 from shoal.core.errors import ConfigError
 
@@ -38,6 +38,10 @@ _OUTPUT = "What is shown"
 EXAMPLES = (
     ("twenty faults of all kinds, drawn by a seed", "shoal drill digits.py --random 1 --faults 20"),
     ("only kills, on four workers", "shoal drill digits.py --random 1 --kinds kill --workers 4"),
+    (
+        "workers, and servers that have a copy each",
+        "shoal drill digits.py --strategy parameter-server --replicas 2 --random 1 --kinds kill,kill-server",
+    ),
     ("faults of your own choice", "shoal drill digits.py --schedule faults.yaml"),
     ("in a pipeline: status 0 only if all laws held", "shoal drill digits.py --random 7 --json > drill.json"),
 )
@@ -46,7 +50,8 @@ SCHEDULE = """\
 - {kind: freeze, at_step: 40}               # SIGSTOP for ever: the run must put it out
 - {kind: freeze, at_step: 60, seconds: 1}   # a hiccup shorter than the lease
 - {kind: slow, at_step: 70, seconds: 3}     # runs a fifth of the time
-- {kind: coordinator, at_step: 80}          # SIGKILL of the coordinator"""
+- {kind: coordinator, at_step: 80}          # SIGKILL of the coordinator
+- {kind: kill-server, at_step: 90}          # SIGKILL of the process that holds server 0"""
 
 
 class DrillCommand(TyperCommand):
@@ -87,6 +92,14 @@ Pace = Annotated[
 Tolerance = Annotated[
     float,
     typer.Option(metavar="X", help="Relative difference of the parameters that is rounding.", rich_help_panel=_LIMITS),
+]
+LossTolerance = Annotated[
+    float,
+    typer.Option(
+        metavar="X",
+        help="For strategies that are not synchronous: more loss, as a part of what the calm run has learned.",
+        rich_help_panel=_LIMITS,
+    ),
 ]
 Deadline = Annotated[
     float | None,
@@ -134,9 +147,13 @@ def drill(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     kinds: Kinds = None,
     pace: Pace = None,
     tolerance: Tolerance = 5e-6,
+    loss_tolerance: LossTolerance = 0.1,
     deadline: Deadline = None,
     workers: Workers = None,
     strategy: Strategy = None,
+    servers: Servers = None,
+    replicas: Replicas = None,
+    consistency: Consistency = None,
     hosts: Hosts = 1,
     run_dir: RunDir = None,
     epochs: Epochs = None,
@@ -156,13 +173,23 @@ def drill(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     faults could be carried out.
     """
     options.check_script(script)
-    flags = {"workers": workers, "strategy": strategy, "epochs": epochs, "steps": steps, "seed": seed}
+    flags = {
+        "workers": workers,
+        "servers": servers,
+        "server.replicas": replicas,
+        "server.consistency": consistency,
+        "strategy": strategy,
+        "epochs": epochs,
+        "steps": steps,
+        "seed": seed,
+    }
     layers = options.layers(config_file, flags, assignments or ())
     config = options.check(layers)
     stated = flatten({name: value for _, layer in layers for name, value in layer.items()})
     if "run_dir" in stated:
         raise ConfigError("run_dir: a drill has two runs; give --run-dir, and it makes a directory in it for each")
 
+    from shoal.drill.fleet import stated_fleet
     from shoal.drill.run import Drill, conduct
     from shoal.drill.show import TerminalProgress, show
     from shoal.launch.rundir import default_path
@@ -181,6 +208,8 @@ def drill(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
         tolerance=_positive("--tolerance", tolerance),
         deadline_s=None if deadline is None else _positive("--deadline", deadline),
         pace_s=_pace(pace),
+        fleet=stated_fleet(config, stated),
+        loss_tolerance=_positive("--loss-tolerance", loss_tolerance),
     )
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it, too, must end both runs
     try:
@@ -227,7 +256,7 @@ def _words(flags: Mapping[str, Any], assignments: list[str], config_file: Path |
     words: list[str] = []
     for name, value in flags.items():
         if value is not None and name != "workers":
-            words += [f"--{name}", str(value)]
+            words += ["--set", f"{name}={value}"] if "." in name else [f"--{name}", str(value)]
     for text in assignments:
         if options.assignment(text)[0] != "workers":
             words += ["--set", text]

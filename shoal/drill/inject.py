@@ -20,6 +20,7 @@ class Hit:
     """A fault that met a live process, at `time` (wall clock), when step `at_step` was the last one known.
 
     `ended` is when the fault itself was over: the worker continued, the link mended, a new coordinator was there.
+    `server`: which one it was, if it was one.
     """
 
     plan: FaultPlan
@@ -28,6 +29,7 @@ class Hit:
     pid: int
     member: str
     ended: float | None = None
+    server: int | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Injector:
         self.scene = Scene()
         self._hits: list[Hit] = []
         self._victims: set[int] = set()
-        self._stopped: dict[int, float | None] = {}  # frozen workers, and when they go on
+        self._stopped: dict[int, float | None] = {}  # frozen workers and servers, and when they go on
         self._slowed: dict[int, tuple[float, float, bool]] = {}  # until when, next change, whether stopped now
         self._cut: dict[int, float | None] = {}
         self._tried: tuple[FaultPlan, int] | None = None
@@ -120,17 +122,17 @@ class Injector:
             return self._hit_coordinator(plan)
         if kind.aims_at == "host":
             return self._hit_host(plan)
+        if kind.aims_at == "server":
+            return self._hit_server(plan)
         able = self._able()
         if len(able) < (2 if kind.removes else 1):
             self._why = "it would have left nobody who has the state"
             return None
         member = _aim(able, plan.target)
         now = self._clock()
-        if not self._strike(plan, member, now):
+        if not self._strike(plan, member.pid, now):
             self._why = f"{member.name} was gone"
             return None
-        if plan.kind in ("kill", "preempt"):
-            self._victims.add(member.pid)
         return Hit(plan, self.scene.step, now, member.pid, member.name)
 
     def _able(self) -> list[Member]:
@@ -143,18 +145,38 @@ class Injector:
             if one.pid not in hurt and one.host not in away and self._hands.alive(one.pid)
         ]
 
-    def _strike(self, plan: FaultPlan, member: Member, now: float) -> bool:
-        send = self._hands.send
-        if plan.kind in ("kill", "preempt"):
-            return send(member.pid, signal.SIGKILL if plan.kind == "kill" else signal.SIGTERM)
-        if not send(member.pid, signal.SIGSTOP):
+    def _strike(self, plan: FaultPlan, pid: int, now: float) -> bool:
+        send, act = self._hands.send, KINDS.get(plan.kind).act
+        if act in ("kill", "preempt"):
+            met = send(pid, signal.SIGKILL if act == "kill" else signal.SIGTERM)
+            self._victims |= {pid} if met else set()
+            return met
+        if not send(pid, signal.SIGSTOP):
             return False
         lasts = plan.lasts_s
-        if plan.kind == "freeze":
-            self._stopped[member.pid] = None if lasts is None else now + lasts
+        if act == "freeze":
+            self._stopped[pid] = None if lasts is None else now + lasts
         else:
-            self._slowed[member.pid] = (now + (lasts or 0.0), now + self._stop_s, True)
+            self._slowed[pid] = (now + (lasts or 0.0), now + self._stop_s, True)
         return True
+
+    def _hit_server(self, plan: FaultPlan) -> Hit | None:
+        """Hit the process that holds a server: the oldest of its processes, as a copy that has taken over is, too."""
+        hurt, scene = {*self._victims, *self._stopped, *self._slowed}, self.scene
+        able = [
+            at
+            for at, pids in sorted(scene.servers.items())
+            if pids and at in scene.whole and all(pid not in hurt and self._hands.alive(pid) for pid in pids)
+        ]
+        if not able:
+            self._why = "no server was whole again" if scene.servers else "there was no server"
+            return None
+        server, now = min(able, key=lambda at: (at < plan.target, at)), self._clock()
+        pid = scene.servers[server][0]
+        if not self._strike(plan, pid, now):
+            self._why = f"server {server} was gone"
+            return None
+        return Hit(plan, scene.step, now, pid, f"server {server}", server=server)
 
     def _hit_coordinator(self, plan: FaultPlan) -> Hit | None:
         pid, now = self._hands.coordinator(), self._clock()

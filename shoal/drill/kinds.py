@@ -9,7 +9,7 @@ from typing import Literal
 from shoal.core.errors import ConfigError
 from shoal.core.registry import Registry
 
-Aim = Literal["worker", "coordinator", "host"]
+Aim = Literal["worker", "server", "coordinator", "host"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,11 @@ class Kind:
     removes: bool = True
     seconds: float | None = None
 
+    @property
+    def act(self) -> str:
+        """What is done, whoever it is done to: `kill-server` is a `kill`."""
+        return self.name.removesuffix("-server")
+
 
 KINDS: Registry[Kind] = Registry("kind of fault")
 
@@ -33,6 +38,9 @@ for _kind in (
         "slow", "lets a worker run only a fifth of the time (SIGSTOP and SIGCONT in turn)", removes=False, seconds=2.0
     ),
     Kind("preempt", "tells a worker to go (SIGTERM), as a spot instance is told"),
+    Kind("kill-server", "ends a process of a server at once (SIGKILL): the one that holds it", aims_at="server"),
+    Kind("freeze-server", "stops a process of a server (SIGSTOP); for ever only where it has a copy", aims_at="server"),
+    Kind("slow-server", "lets a server run only a fifth of the time", aims_at="server", removes=False, seconds=2.0),
     Kind("coordinator", "ends the coordinator at once (SIGKILL)", aims_at="coordinator", removes=False),
     Kind("cut", "takes the link of a host down: no packet arrives, and no reset", aims_at="host", seconds=6.0),
 ):

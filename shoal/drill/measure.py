@@ -10,7 +10,8 @@ from itertools import pairwise
 from typing import Any
 
 from shoal.drill.inject import Hit, Missed
-from shoal.drill.laws import judge
+from shoal.drill.kinds import KINDS
+from shoal.drill.laws import judge, loss_of, synchronous
 from shoal.drill.report import FaultReport, Limits, Report, RunFigures
 from shoal.drill.scene import Event
 
@@ -23,6 +24,7 @@ class Recorded:
     summary: Mapping[str, Any] = field(default_factory=dict)
     exit_status: int = 0
     seconds: float = 0.0
+    config: Mapping[str, Any] = field(default_factory=dict)  # as it was saved
 
     def of_kind(self, *kinds: str) -> list[Event]:
         return [event for event in self.events if event.get("kind") in kinds]
@@ -57,12 +59,13 @@ def figure(run: Recorded) -> RunFigures:
     times = [float(step["time"]) for step in steps]
     started = run.of_kind("run_started")
     summary = run.summary
+    strategy = str(summary.get("strategy") or (started[0]["strategy"] if started else ""))
     ended = run.of_kind("run_ended")
     status = str(summary.get("status") or (ended[-1]["status"] if ended else "did not end in good order"))
     return RunFigures(
         status=status,
         exit_status=run.exit_status,
-        strategy=str(summary.get("strategy") or (started[0]["strategy"] if started else "")),
+        strategy=strategy,
         workers=int(summary.get("workers") or (started[0]["workers"] if started else 0)),
         steps=max((int(step["cursor"]["step"]) for step in steps), default=0),
         total_steps=int(started[0].get("total_steps") or 0) if started else 0,
@@ -75,6 +78,9 @@ def figure(run: Recorded) -> RunFigures:
         coverage=dict(summary.get("coverage", {})),
         final=dict(summary.get("final", {})),
         params_sha256=str(summary.get("params_sha256", "")),
+        servers=int(summary.get("servers") or 0),
+        synchronous=synchronous(strategy, run.config),
+        first_loss=float(steps[0]["loss"]) if steps else None,
     )
 
 
@@ -100,11 +106,11 @@ def pause_around(times: Sequence[float], begin: float, end: float) -> float | No
 
 def detection(events: Sequence[Event], hit: Hit, until: float = math.inf) -> float | None:
     """Seconds from the hit to the first event that shows that the run knows: the member is named lost, or a view is
-    formed without it. For the coordinator: until its successor was there. None where nothing shows it before `until`,
-    when another fault met the same member."""
+    formed without it. For the coordinator: until its successor was there. For a server: until its copy has taken over,
+    or it is known to have none. None where nothing shows it before `until`, when another fault met the same member."""
     if hit.plan.kind == "coordinator":
         return None if hit.ended is None else hit.ended - hit.time
-    if hit.plan.kind == "slow" and hit.ended is not None:
+    if KINDS.get(hit.plan.kind).act == "slow" and hit.ended is not None:
         until = min(until, hit.ended)  # what happens to it later is not this one's doing
     for event in events:
         if not hit.time <= float(event["time"]) <= until:
@@ -112,6 +118,8 @@ def detection(events: Sequence[Event], hit: Hit, until: float = math.inf) -> flo
         lost = event.get("kind") == "member_lost" and _is(event, hit)
         pids, hosts = event.get("pids") or (), event.get("members") or ()
         without = event.get("kind") == "view" and bool(pids) and hit.pid not in pids
+        if hit.server is not None:
+            without = event.get("kind") == "server" and event.get("rank") == hit.server
         if hit.plan.kind == "cut":
             without = event.get("kind") == "view" and not any(str(name).endswith(hit.member) for name in hosts)
         if lost or without:
@@ -164,8 +172,8 @@ def _cause(events: Sequence[Event], hit: Hit) -> str:
 
 
 def _loss_difference(calm: RunFigures, hurt: RunFigures) -> float | None:
-    name = next((name for name in ("train_loss", "test_loss") if name in calm.final and name in hurt.final), None)
-    return None if name is None else abs(hurt.final[name] - calm.final[name])
+    ours, theirs = loss_of(calm, hurt)
+    return None if ours is None or theirs is None else abs(theirs - ours)
 
 
 def _notes(hurt: RunFigures, pace_s: float) -> tuple[str, ...]:

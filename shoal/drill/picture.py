@@ -64,7 +64,7 @@ def icon(kind: str) -> str:
     """The sign of a kind of fault, for the legend and the table."""
     return (
         f'<svg class="icon" viewBox="-9 -9 18 18" aria-hidden="true">'
-        f'<g class="fault"><circle r="8"/>{ICONS[kind]}</g></svg>'
+        f'<g class="fault"><circle r="8"/>{ICONS[KINDS.get(kind).act]}</g></svg>'
     )
 
 
@@ -150,7 +150,7 @@ def _life(life: Life, colour: int, x: _Scale) -> list[str]:
 
 
 def _lane_of(fault: FaultReport, line: Timeline) -> int:
-    """Where the fault's mark stands: in its worker's lane, or in the coordinator's, which is the last."""
+    """Where the fault's mark stands: in its worker's lane, or in that of the coordinator and the servers, the last."""
     if KINDS.get(fault.kind).aims_at == "worker":
         return next((life.lane for life in line.lives if life.pid == fault.pid), line.lanes)
     if KINDS.get(fault.kind).aims_at == "host":
@@ -162,7 +162,7 @@ def _stops(line: Timeline, faults: Sequence[FaultReport], x: _Scale) -> list[str
     """While a worker was held: from the hit until it went on, or until it was put out."""
     parts = []
     for fault in faults:
-        if fault.time_s is None or fault.kind not in ("freeze", "slow", "cut"):
+        if fault.time_s is None or KINDS.get(fault.kind).act not in ("freeze", "slow", "cut"):
             continue
         ends = [life.end for life in line.lives if life.pid == fault.pid]
         end = fault.ended_s if fault.ended_s is not None else (ends[0] if ends else fault.time_s)
@@ -176,8 +176,10 @@ def _stops(line: Timeline, faults: Sequence[FaultReport], x: _Scale) -> list[str
 
 def _coordinator(line: Timeline, faults: Sequence[FaultReport], x: _Scale) -> list[str]:
     y = _middle(line.lanes)
+    served = any(KINDS.get(fault.kind).aims_at == "server" for fault in faults)
+    label = "servers" if served else "coordinator"
     parts = [
-        f'<text class="label" x="{LEFT - 12}" y="{y + 4}" text-anchor="end">coordinator</text>',
+        f'<text class="label" x="{LEFT - 12}" y="{y + 4}" text-anchor="end">{label}</text>',
         f'<line class="keeps" x1="{x(0)}" x2="{x(line.seconds)}" y1="{y}" y2="{y}"/>',
     ]
     for fault in faults:
@@ -202,7 +204,7 @@ def _marks(line: Timeline, faults: Sequence[FaultReport], x: _Scale, bottom: flo
         parts.append(f'<line class="when" x1="{at}" x2="{at}" y1="{y}" y2="{bottom}"/>')
         parts.append(
             f'<g class="fault" transform="translate({at} {y})"><title>{told}</title>'
-            f'<circle r="8.5"/>{ICONS[fault.kind]}</g>'
+            f'<circle r="8.5"/>{ICONS[KINDS.get(fault.kind).act]}</g>'
         )
     return parts
 

@@ -53,6 +53,9 @@ class RunFigures:
     coverage: Mapping[str, int]
     final: Mapping[str, float]
     params_sha256: str
+    servers: int = 0
+    synchronous: bool = True  # by its mathematics, it has the same parameters however it was hurt
+    first_loss: float | None = None
 
 
 @dataclass(frozen=True)
@@ -67,10 +70,12 @@ class Law:
 
 @dataclass(frozen=True)
 class Limits:
-    """What is allowed: relative difference of the parameters, and seconds without a committed step."""
+    """What is allowed: relative difference of the parameters, seconds without a committed step, and, where a strategy
+    is not synchronous, more loss than the calm run has, as a part of what that has learned."""
 
     tolerance: float = 5e-6
     deadline_s: float = 15.0
+    loss_tolerance: float = 0.1
 
 
 @dataclass(frozen=True)

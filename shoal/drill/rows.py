@@ -34,7 +34,7 @@ def seconds(value: float | None) -> str:
 def _fault(fault: FaultReport) -> Row:
     if fault.missed:
         return (fault.kind, "nobody", f"({fault.planned_step})", "-", "-", f"not carried out: {fault.missed}")
-    said = fault.cause or ("-" if fault.kind != "slow" else "nothing: it was waited for")
+    said = fault.cause or ("-" if not fault.kind.startswith("slow") else "nothing: it was waited for")
     return (fault.kind, fault.member, str(fault.at_step), seconds(fault.detected_s), seconds(fault.pause_s), said)
 
 

@@ -13,10 +13,11 @@ from typing import Any
 
 from shoal.core.config import ElasticSettings
 from shoal.core.errors import RunDirError, ShoalError, UserError
+from shoal.drill.fleet import Fleet, check_fleet, check_server_plans, recorded_fleet
 from shoal.drill.ground import Ground, NamespaceHosts, OneMachine
 from shoal.drill.inject import Hit, Injector, Missed
 from shoal.drill.kinds import KINDS, Kind, check_possible
-from shoal.drill.laws import TOLERANCE
+from shoal.drill.laws import LOSS_TOLERANCE, TOLERANCE
 from shoal.drill.measure import Recorded, figure, measure
 from shoal.drill.page import page
 from shoal.drill.parameters import has_final, relative_difference
@@ -25,7 +26,7 @@ from shoal.drill.report import Limits, Report, RunFigures
 from shoal.drill.scene import Tail
 from shoal.drill.schedule import FaultPlan, check_plans, pace_for, random_schedule
 from shoal.drill.timeline import timeline
-from shoal.launch.rundir import replace_file
+from shoal.launch.rundir import RunDir, replace_file
 
 POLL_S = 0.004
 STALL_S = 30.0  # beyond every deadline of its own, a run is given up
@@ -57,6 +58,8 @@ class Drill:
     deadline_s: float | None = None
     pace_s: float | None = None
     hosts: int = 1
+    fleet: Fleet | None = None  # as far as it is known before anything runs
+    loss_tolerance: float = LOSS_TOLERANCE
 
     def kinds(self) -> list[Kind]:
         if isinstance(self.faults, RandomFaults):
@@ -84,6 +87,10 @@ def conduct(drill: Drill, progress: Progress, home: Ground | None = None) -> Rep
     KeyboardInterrupt, no process of either run is left. `home`: where runs on one machine take place, if not here.
     """
     check_possible(drill.kinds(), drill.workers, drill.hosts)
+    if drill.fleet is not None:
+        check_fleet([kind.name for kind in drill.kinds()], drill.fleet)
+        if not isinstance(drill.faults, RandomFaults):
+            check_server_plans(drill.faults, drill.fleet)
     home = home if home is not None else OneMachine()
     with home if drill.hosts == 1 else NamespaceHosts(drill.hosts) as ground:
         _claim(drill.run_dir)
@@ -93,13 +100,14 @@ def conduct(drill: Drill, progress: Progress, home: Ground | None = None) -> Rep
 def _conduct(drill: Drill, progress: Progress, home: Ground, ground: Ground) -> Report:
     progress.phase("the calm run")
     calm, figures = _calm(drill, progress, home)
-    plans = _plans(drill, figures.steps)
+    plans = _plans(drill, figures.steps, recorded_fleet(calm.config, calm.summary))
     pace = drill.elastic.pace_s if "elastic.pace_s" in drill.stated else drill.pace_s
     if pace is None:
         # other hosts need as long to be there as the calm run needed to begin, and more, as training goes on beside it
         start_s = 2 * (figures.seconds - figures.training_s) if drill.hosts > 1 else 0.0
         pace = pace_for(plans, figures.steps, figures.median_step_s, start_s)
-    limits = Limits(drill.tolerance, drill.deadline_s or _deadline_s(figures, drill.elastic, pace))
+    deadline_s = drill.deadline_s or _deadline_s(figures, drill.elastic, pace)
+    limits = Limits(drill.tolerance, deadline_s, drill.loss_tolerance)
     progress.phase("the hurt run")
     hurt, hits, missed, words = _hurt(drill, ground, plans, pace, limits, progress)
     report = measure(
@@ -132,13 +140,15 @@ def _claim(run_dir: Path) -> None:
         raise RunDirError(f"{run_dir} cannot be made ({error.strerror}): choose another --run-dir") from None
 
 
-def _plans(drill: Drill, steps: int) -> list[FaultPlan]:
+def _plans(drill: Drill, steps: int, fleet: Fleet) -> list[FaultPlan]:
+    check_fleet([kind.name for kind in drill.kinds()], fleet)
     if isinstance(drill.faults, RandomFaults):
         ask = drill.faults
-        plans = random_schedule(ask.seed, ask.faults, ask.kinds, steps, drill.workers, drill.hosts)
+        plans = random_schedule(ask.seed, ask.faults, ask.kinds, steps, drill.workers, drill.hosts, fleet.servers)
     else:
         plans = list(drill.faults)
     check_plans(plans, steps, drill.workers, drill.hosts)
+    check_server_plans(plans, fleet)
     return plans
 
 
@@ -225,7 +235,12 @@ def _follow(
             break
         time.sleep(POLL_S)
     ground.finish()
-    return Recorded(events, _summary(where), status, process.seconds)
+    return Recorded(events, _summary(where), status, process.seconds, _config(where))
+
+
+def _config(where: Path) -> dict[str, Any]:
+    run_dir = RunDir(where)
+    return run_dir.saved() if run_dir.exists else {}
 
 
 def _summary(where: Path) -> dict[str, Any]:

@@ -33,6 +33,8 @@ class Scene:
         self.members: tuple[Member, ...] = ()
         self.ended = False
         self.workers = 0  # as many as there were at most
+        self.servers: dict[int, tuple[int, ...]] = {}  # the processes of each, by age: the first one holds it
+        self.whole: set[int] = set()  # servers with as many processes that have their state as there should be
         self._hosts: dict[int, str] = {}
 
     def learn(self, events: Iterable[Event]) -> None:
@@ -40,6 +42,15 @@ class Scene:
             match event.get("kind"):
                 case "member_joined" if event.get("role") == "worker":
                     self._joined(event)
+                case "member_joined" if event.get("role") == "server":
+                    at = int(event["rank"])
+                    self.servers[at] = (*self.servers.get(at, ()), int(event["pid"]))
+                case "member_lost" if event.get("role") == "server":
+                    at = int(event["rank"])
+                    self.servers[at] = tuple(pid for pid in self.servers.get(at, ()) if pid != event["pid"])
+                    self.whole.discard(at)
+                case "server":
+                    (self.whole.add if event["whole"] else self.whole.discard)(int(event["rank"]))
                 case "member_lost":
                     self.members = tuple(one for one in self.members if one.pid != event["pid"])
                 case "view":

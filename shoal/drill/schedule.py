@@ -18,8 +18,8 @@ FIRST_PART, LAST_PART = 0.05, 0.9
 class FaultPlan:
     """One fault: of `kind`, as soon as step `at_step` is committed.
 
-    `target` is the rank of the worker, or the number of the host; whoever is next where that one is not there. The
-    coordinator needs none. `seconds` is how long it lasts (None: what is usual for the kind).
+    `target` is the rank of the worker, or the number of the server or of the host; whoever is next where that one is
+    not there. The coordinator needs none. `seconds` is how long it lasts (None: what is usual for the kind).
     """
 
     kind: str
@@ -40,7 +40,7 @@ class FaultPlan:
 
 
 def random_schedule(
-    seed: int, faults: int, kinds: Sequence[Kind], steps: int, workers: int, hosts: int = 1
+    seed: int, faults: int, kinds: Sequence[Kind], steps: int, workers: int, hosts: int = 1, servers: int = 1
 ) -> list[FaultPlan]:
     """`faults` plans over a run of `steps` steps, in order; the same arguments give the same plans.
 
@@ -65,8 +65,13 @@ def random_schedule(
         kind = deck.pop()
         at_step = first + int(part * number + draw.random() * max(0.0, part / 2 - 1))
         # host 0 is home: without it there is no run to hurt
-        among = {"worker": range(workers), "coordinator": range(1), "host": range(1, max(2, hosts))}[kind.aims_at]
-        plans.append(FaultPlan(kind.name, at_step, draw.choice(among)))
+        among = {
+            "worker": range(workers),
+            "server": range(max(1, servers)),
+            "coordinator": range(1),
+            "host": range(1, max(2, hosts)),
+        }
+        plans.append(FaultPlan(kind.name, at_step, draw.choice(among[kind.aims_at])))
     return plans
 
 

@@ -83,7 +83,7 @@ def _check(name: str, at: yaml.Node, key: str, value: Any) -> None:
     if key == "at_step" and not (isinstance(value, int) and number and value >= 1):
         raise _wrong(name, at, f"at_step is {value!r}: give the number of a step, 1 or more")
     if key == "target" and not (isinstance(value, int) and number and value >= 0):
-        raise _wrong(name, at, f"target is {value!r}: give the rank of a worker, 0 or more")
+        raise _wrong(name, at, f"target is {value!r}: give the rank of a worker or the number of a server, 0 or more")
     if key == "seconds" and not (number and value > 0):
         raise _wrong(name, at, f"seconds is {value!r}: give a number above 0")
 

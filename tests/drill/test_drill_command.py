@@ -171,6 +171,27 @@ def test_a_real_drill(tmp_path: Path) -> None:
 
 
 @pytest.mark.ranks
+def test_a_real_drill_of_servers(tmp_path: Path) -> None:
+    """The process that holds a server is killed: its copy goes on, and the parameters are those of the calm run."""
+    (tmp_path / "faults.yaml").write_text("- {kind: kill-server, at_step: 6, target: 1}\n")
+    served = ("--strategy", "parameter-server", "--servers", "2", "--replicas", "2", "--workers", "2")
+    process = command(
+        "--schedule", "faults.yaml", "--epochs", "2", *served, "--run-dir", "d", "--json", where=tmp_path
+    )  # fmt: skip
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, (out, err)
+    report = json.loads(out)
+    assert report["verdict"] == "all laws held under 1 fault"
+    (fault,) = report["faults"]
+    assert fault["member"] == "server 1"
+    assert fault["detected_s"] is not None
+    assert fault["cause"] == "killed by signal 9"
+    assert report["hurt"]["coverage"]["once"] == report["calm"]["coverage"]["once"] == 2 * 1437
+    assert report["parameter_difference"] <= 5e-6
+    assert not processes_of(tmp_path)
+
+
+@pytest.mark.ranks
 def test_ctrl_c_ends_a_real_drill(tmp_path: Path) -> None:
     words = ("--random", "1", "--epochs", "50", "--set", "elastic.pace_s=0.1", "--run-dir", "d")
     with command(*words, where=tmp_path) as process:
