@@ -55,7 +55,10 @@ KeyFile = Annotated[
 ]
 Wait = Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", help="How long to wait for hosts (default: 5 for --hosts, 300 for --listen)."),
+    typer.Option(
+        metavar="SECONDS",
+        help="How long to wait for hosts to come, before they are examined (default: 5 for --hosts, 300 for --listen).",
+    ),
 ]
 Name = Annotated[
     str | None, typer.Option(metavar="NAME", help="What this host is called in the table.", rich_help_panel=_COME)
@@ -85,7 +88,9 @@ def doctor(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     """Check machine, network and hosts before a run, and name the bad one.
 
     Looks at versions, cores, memory, /dev/shm, ports, interfaces and clocks, and
-    measures every link both ways, in under 30 s. Exits with 1 if something is bad.
+    measures every link both ways, in under 30 s (and what --wait adds to the usual 5 s
+    for hosts to come). Who has not answered by then is named. Exits with 1 if
+    something is bad.
     """
     from shoal.launch.doctor import practice
     from shoal.launch.doctor.findings import worst

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from doctor_cases import GOOD
 from shoal.core.errors import ShoalError, UserError
 from shoal.elastic.messages import Request, StoreAdd, StoreGet, StoreSet
 from shoal.launch.doctor import examiner, patient
+from shoal.launch.doctor.deadline import EXAMINATION_S, Deadline
 from shoal.launch.doctor.examiner import Examiner
 from shoal.launch.doctor.exchange import Exchange
 from shoal.launch.doctor.findings import Finding, bad_hosts
@@ -164,6 +166,83 @@ def test_two_hosts_of_one_name_are_told_apart(store: Store, patients: Patients) 
     patients.come("node", identity="another")
     facts, _ = examining.examine(["node", ""], wait_s=30)
     assert sorted(one.host for one in facts) == ["node", "node (127.0.0.1)"]
+
+
+class Mute:
+    """A store to which hosts have come, on a clock of its own: `facts` of them have said what they are, and all fall
+    silent. `deaf`: so does the store itself, to whoever asks for what is not there."""
+
+    def __init__(self, hosts: int, facts: int, deaf: bool = False) -> None:
+        self.now_s = 1000.0
+        self._hosts, self._facts, self._deaf = hosts, facts, deaf
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def request(self, operation: Request, timeout_s: float) -> Any:
+        if isinstance(operation, StoreAdd):
+            return self._hosts
+        if isinstance(operation, StoreSet):
+            return None
+        assert isinstance(operation, StoreGet)
+        number, what = operation.keys[0].removeprefix("doctor/").split("/")[:2]
+        if what == "facts" and int(number) <= self._facts:
+            facts = dataclasses.replace(GOOD, host=f"host-{number}")
+            return [json.dumps({"facts": facts.to_json(), "port": 1, "id": number}).encode()]
+        if self._deaf:
+            self.now_s += timeout_s
+            raise ShoalError("no answer")
+        assert operation.wait_s < timeout_s
+        self.now_s += operation.wait_s
+        return [None]
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+@pytest.mark.parametrize("facts", [0, 1, 40])
+def test_an_examination_is_over_in_time_whoever_does_not_answer(facts: int, deaf: bool) -> None:
+    mute = Mute(40, facts, deaf)
+    examining = Examiner(Exchange(mute, mute.clock), Deadline(clock=mute.clock))
+    _, findings = examining.examine([f"host-{number}" for number in range(1, 41)], wait_s=0)
+    assert mute.now_s - 1000.0 < 29.0
+    assert rows(findings, "answers") == [f"host-{number}" for number in (*range(facts + 1, 41), *range(1, facts + 1))]
+    assert {one.verdict for one in findings if one.check == "answers"} == {"bad"}
+
+
+class Sluggish(Store):
+    """Hosts that answer everything, each time after so many seconds of a clock of their own."""
+
+    def __init__(self, hosts: int, answer_s: float) -> None:
+        super().__init__()
+        self.now_s = 1000.0
+        self._hosts, self._answer_s = hosts, answer_s
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def request(self, operation: Request, timeout_s: float) -> Any:
+        if isinstance(operation, StoreAdd):
+            return self._hosts
+        if not isinstance(operation, StoreGet):
+            return super().request(operation, timeout_s)
+        number, what = operation.keys[0].removeprefix("doctor/").split("/")[:2]
+        if what == "facts":
+            facts = dataclasses.replace(GOOD, host=f"host-{number}")
+            return [json.dumps({"facts": facts.to_json(), "port": 1, "id": number}).encode()]
+        self.now_s += self._answer_s
+        return [json.dumps({"time": time.time(), "bytes_per_s": 1e9, "latency_s": 1e-4}).encode()]
+
+
+def test_what_was_left_out_for_want_of_time_is_named_and_nobody_called_silent() -> None:
+    slow = Sluggish(12, 0.15)
+    examining = Examiner(Exchange(slow, slow.clock), Deadline(clock=slow.clock))
+    _, findings = examining.examine([""] * 12, wait_s=0)
+    assert slow.now_s - 1000.0 < EXAMINATION_S + 1.0
+    assert not bad_hosts(findings)
+    assert not rows(findings, "answers")
+    measured = [one for one in findings if one.check == "link" and "->" in one.host]
+    left_out = {one.host: int(one.value.split()[0]) for one in findings if "not measured: no time" in one.value}
+    assert set(left_out) == {f"host-{number}" for number in range(1, 13)}
+    assert len(measured) + sum(left_out.values()) == 12 * 11
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from host_runs import Command, eventually
 
+from shoal.cli.main import main
+from shoal.launch.doctor import patient
 from shoal.testing.hosts import Hosts
 
 pytestmark = [pytest.mark.ranks, pytest.mark.slow]
@@ -68,3 +72,19 @@ def test_a_host_that_comes_twice_is_examined_once(tmp_path: Path) -> None:
     report = json.loads(waiting.said[waiting.said.index("{") :])
     assert len(report["hosts"]) == 1
     assert not [one for one in report["findings"] if one["check"] == "answers"]
+
+
+def test_a_host_that_never_answers_is_named_in_under_thirty_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mute = shlex.join([sys.executable, "-c", "import time; time.sleep(600)"]) + " {host}"
+    gather = patient.gather
+    monkeypatch.setattr(
+        patient, "gather", lambda address: gather(address, torch_s=0.0)
+    )  # that of this host is not asked
+    begun = time.monotonic()
+    assert main(["doctor", "--hosts", "mute", "--via", mute, "--listen", "127.0.0.1", "--wait", "0", "--json"]) == 1
+    assert time.monotonic() - begun < 30
+    told = json.loads(capsys.readouterr().out)
+    assert told["bad_hosts"] == ["mute"]
+    assert len(told["hosts"]) == 1

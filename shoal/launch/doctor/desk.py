@@ -18,7 +18,7 @@ from shoal.elastic.process import CoordinatorSpec, serve
 from shoal.launch.interfaces import Endpoint
 from shoal.launch.process import die_with_parent
 
-_READY_S = 20.0
+READY_S = 20.0
 _BOOTSTRAP = """
 import sys
 parent, path = int(sys.argv[1]), sys.argv[2]
@@ -30,10 +30,11 @@ main(parent)
 
 
 @contextlib.contextmanager
-def desk(keys: RunKeys, endpoint: Endpoint) -> Iterator[str]:
+def desk(keys: RunKeys, endpoint: Endpoint, ready_s: float = READY_S) -> Iterator[str]:
     """Have a coordinator listen on `endpoint`, for who has the keys; gives its address, ``tcp://host:port``.
 
-    Raises a `UserError` if it cannot listen there. It ends with the thread that has entered this."""
+    Raises a `UserError` if it cannot listen there, a `ShoalError` if it does not start within `ready_s`. It ends with
+    the thread that has entered this."""
     path = str(Path(shoal.launch.__path__[0]).parent.parent)
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", _BOOTSTRAP, str(os.getpid()), path],
@@ -46,7 +47,7 @@ def desk(keys: RunKeys, endpoint: Endpoint) -> Iterator[str]:
         spec = CoordinatorSpec(keys, host=endpoint.address, port=endpoint.port)
         with contextlib.suppress(BrokenPipeError), process.stdin:  # the keys go in unseen by others
             process.stdin.write(json.dumps(spec.to_json()).encode())
-        yield _address(process.stdout.fileno(), str(endpoint))
+        yield _address(process.stdout.fileno(), str(endpoint), ready_s)
     finally:
         process.kill()
         process.wait()
@@ -54,10 +55,10 @@ def desk(keys: RunKeys, endpoint: Endpoint) -> Iterator[str]:
             process.stdout.close()
 
 
-def _address(fd: int, place: str) -> str:
+def _address(fd: int, place: str, ready_s: float) -> str:
     line = b""
     while not line.endswith(b"\n"):
-        ready, _, _ = select.select([fd], [], [], _READY_S)
+        ready, _, _ = select.select([fd], [], [], ready_s)
         data = os.read(fd, 4096) if ready else b""
         if not data:
             raise ShoalError(f"the process that listens on {place} did not start")

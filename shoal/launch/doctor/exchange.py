@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from shoal.core.errors import ShoalError
@@ -27,8 +28,8 @@ class Requests(Protocol):
 class Exchange:
     """One end of it. Use each from one thread at a time, or give each thread its own."""
 
-    def __init__(self, requests: Requests) -> None:
-        self._requests = requests
+    def __init__(self, requests: Requests, clock: Callable[[], float] = time.monotonic) -> None:
+        self._requests, self._clock = requests, clock
 
     def arrive(self, timeout_s: float) -> int:
         """This host's number, from 1. Raises `ShoalError` if the examiner does not answer."""
@@ -46,9 +47,9 @@ class Exchange:
 
     def get(self, key: str, timeout_s: float) -> Any:
         """What was put under `key`, as soon as it is there; None if it is not in time."""
-        until = time.monotonic() + timeout_s
+        until = self._clock() + timeout_s
         while True:
-            left_s = until - time.monotonic()
+            left_s = until - self._clock()
             wait_s = max(0.0, min(_LOOK_S, left_s))
             try:
                 data = self._requests.request(StoreGet((f"doctor/{key}",), wait_s), max(wait_s + _LOOK_S, left_s))[0]

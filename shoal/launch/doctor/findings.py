@@ -24,7 +24,7 @@ _SKEW_S = (1.0, 60.0)  # above
 _LATENCY_S = (0.005, 0.2)  # above
 _RATE = (60e6, 1e6)  # bytes a second, below: 480 Mbit/s is what ordinary Ethernet carries
 _OUT_OF_LINE = 3.0  # so many times slower than what others have
-_SLOW_IMPORT_S = 10.0
+_SLOW_IMPORT_S = 8.0
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,9 @@ from types import TracebackType
 _CHALLENGE_BYTES = 32
 _CHUNK_BYTES = 1 << 18
 _PINGS = 15
-_WAIT_S = 3.0
+_WAIT_S = 3.0  # for the other side to go on
+_RECEIVE_S = 0.5  # no way is measured for longer
+LIMIT_S = 4.0  # for all that a measurement takes beside sending
 _SERVED_AT_ONCE = 8
 _SIZE = struct.Struct("!Qd")
 
@@ -85,7 +87,11 @@ class LinkServer:
             received, begun = 0, time.monotonic()
             while not self._closing.is_set() and (data := link.recv(_CHUNK_BYTES)):
                 received += len(data)
+                if time.monotonic() - begun > _RECEIVE_S:  # a slow link: what lies in buffers is not waited for
+                    break
             link.sendall(_SIZE.pack(received, time.monotonic() - begun))
+            while not self._closing.is_set() and link.recv(_CHUNK_BYTES):  # until the answer has been read
+                pass
 
     def close(self) -> None:
         """May be called twice."""
@@ -100,14 +106,17 @@ class LinkServer:
         self.close()
 
 
-def measure(address: str, port: int, token: bytes, seconds: float) -> Measurement:
-    """Send to a `LinkServer` for so long. Raises `OSError` (also `TimeoutError`) if it cannot be reached."""
-    with socket.create_connection((address, port), timeout=_WAIT_S) as link:
+def measure(address: str, port: int, token: bytes, seconds: float, limit_s: float = LIMIT_S) -> Measurement:
+    """Send to a `LinkServer` for so long. Raises `OSError` (also `TimeoutError`) if it cannot be reached, or if all of
+    it takes more than `limit_s` longer."""
+    over_s = time.monotonic() + seconds + limit_s
+    with socket.create_connection((address, port), timeout=_left(over_s)) as link:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link.settimeout(_WAIT_S)
+        link.settimeout(_left(over_s))
         link.sendall(_answer(token, _receive(link, _CHALLENGE_BYTES)))
         pings = []
         for _ in range(_PINGS):
+            link.settimeout(_left(over_s))
             begun = time.monotonic()
             link.sendall(b".")
             _receive(link, 1)
@@ -115,11 +124,22 @@ def measure(address: str, port: int, token: bytes, seconds: float) -> Measuremen
         zeros = memoryview(bytes(_CHUNK_BYTES))
         until = time.monotonic() + seconds
         while time.monotonic() < until:
+            link.settimeout(_left(over_s))
             link.sendall(zeros)
         link.shutdown(socket.SHUT_WR)
-        # what lies in buffers on a slow link has to get there first
+        link.settimeout(_left(over_s))
         received, elapsed_s = _SIZE.unpack(_receive(link, _SIZE.size))
+        # what lies in buffers is of no use to anybody, and would be in the way of the next
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         return Measurement(received / max(elapsed_s, 1e-9), statistics.median(pings))
+
+
+def _left(over_s: float) -> float:
+    """How long the other side may take for its next answer where all must be over at `over_s`."""
+    left_s = over_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError("timed out")
+    return min(_WAIT_S, left_s)
 
 
 def _answer(token: bytes, challenge: bytes) -> bytes:

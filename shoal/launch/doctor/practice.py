@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
@@ -18,12 +18,13 @@ from typing import IO
 from shoal.core.errors import ConfigError, ShoalError, UserError
 from shoal.elastic.keys import ClientKeys, RunKeys, read_key_file, write_key_file
 from shoal.elastic.link import Link
-from shoal.launch.doctor.desk import desk
+from shoal.launch.doctor.deadline import Deadline
+from shoal.launch.doctor.desk import READY_S, desk
 from shoal.launch.doctor.examiner import Examiner
 from shoal.launch.doctor.exchange import Exchange
-from shoal.launch.doctor.facts import HostFacts, gather
+from shoal.launch.doctor.facts import TORCH_S, HostFacts, gather
 from shoal.launch.doctor.findings import Crossing, Finding, judge_host, judge_loopback
-from shoal.launch.doctor.link import LinkServer, measure
+from shoal.launch.doctor.link import LIMIT_S, LinkServer, measure
 from shoal.launch.doctor.patient import attend
 from shoal.launch.interfaces import LOOPBACK, Endpoint, remote_endpoint, route_to
 
@@ -32,19 +33,20 @@ TYPE_S = 300.0  # for a person to type a command on each host
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=5 {host}"
 _BEAT_S = 0.3
 _MEASURE_S = 0.3
-_END_S = 3.0
+_END_S, _LEAST_END_S = 3.0, 0.5  # for others to end, and when all time is over
 
 Examined = tuple[list[HostFacts], list[Finding]]
 
 
 def examine_here() -> Examined:
     """This machine by itself; nothing listens but on loopback, and for who has the token only."""
-    facts = gather()
+    deadline = Deadline()
+    facts = gather(torch_s=deadline.left_s(TORCH_S))
     token = secrets.token_bytes(32)
     name = facts.host
     try:
         with LinkServer(LOOPBACK, token) as server:
-            found = measure(LOOPBACK, server.port, token, _MEASURE_S)
+            found = measure(LOOPBACK, server.port, token, _MEASURE_S, deadline.left_s(LIMIT_S))
         crossing = Crossing(name, name, found.bytes_per_s, found.latency_s)
     except OSError as error:
         crossing = Crossing(name, name, problem=f"cannot be used ({error.strerror or error})")
@@ -53,12 +55,14 @@ def examine_here() -> Examined:
 
 class Surgery:
     """Where hosts come to be examined: a coordinator on `endpoint`, with keys of its own, as long as the ``with``
-    block lasts."""
+    block lasts. One examination in each, which is over at the `Deadline` that begins now."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._keys = RunKeys.make()
         self._stack = contextlib.ExitStack()
-        self.address = self._stack.enter_context(desk(self._keys, endpoint))  # tcp://host:port
+        self._deadline = Deadline()
+        ready_s = self._deadline.left_s(READY_S)
+        self.address = self._stack.enter_context(desk(self._keys, endpoint, ready_s))  # tcp://host:port
         self._host = endpoint.address
 
     def __enter__(self) -> Surgery:
@@ -92,12 +96,16 @@ class Surgery:
         """Examine this host and these, each of which is reached with the words of `via`. `there`: how Shoal is called
         on them; left out, as here."""
         command = there if there is not None else shlex.join([sys.executable, "-m", "shoal"])
-        with _Envoys(hosts, via, command, self.place, self._keys.client(), self.address) as envoys:
+        with _Envoys(hosts, via, command, self.place, self._keys.client(), self.address, self._end_s) as envoys:
             return self._examine([socket.gethostname(), *hosts], wait_s, envoys)
+
+    def _end_s(self) -> float:
+        """How long others are given to end by themselves."""
+        return max(_LEAST_END_S, self._deadline.left_s(_END_S))
 
     def _examine(self, names: list[str], wait_s: float, envoys: _Envoys | None) -> Examined:
         with _link(self.address, self._keys.client()) as link:
-            examiner = Examiner(Exchange(link))
+            examiner = Examiner(Exchange(link), self._deadline)
             with self._attending(names[0]):
                 return examiner.examine(names, wait_s, envoys.lost if envoys is not None else dict)
 
@@ -112,19 +120,21 @@ class Surgery:
         thread = threading.Thread(target=go, name="shoal-doctor-patient", daemon=True)
         thread.start()
         yield
-        thread.join(2 * _END_S)
+        thread.join(self._end_s())
 
 
 class _Envoys:
     """Processes that have this program run on other hosts. The key goes in by standard input: it is in no arguments."""
 
     def __init__(
-        self, hosts: Sequence[str], via: str, command: str, place: str, keys: ClientKeys, address: str
-    ) -> None:
+        self, hosts: Sequence[str], via: str, command: str, place: str, keys: ClientKeys, address: str,
+        end_s: Callable[[], float],
+    ) -> None:  # fmt: skip
         if "{host}" not in via:
             raise ConfigError(f"--via {via!r}: {{host}} must be in it, in the place of the host's name")
         if len(set(hosts)) != len(hosts):
             raise ConfigError(f"--hosts {','.join(hosts)}: name each host once")
+        self._end_s = end_s
         self._running: dict[str, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
         self._problems: dict[str, str] = {}
         key = _key_text(keys, address)
@@ -158,7 +168,7 @@ class _Envoys:
         return self
 
     def __exit__(self, *_: object) -> None:
-        until = time.monotonic() + _END_S
+        until = time.monotonic() + self._end_s()
         for process, said in self._running.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, until - time.monotonic()))
