@@ -61,7 +61,9 @@ Snapshot = Annotated[
 ]
 Plugins = Annotated[
     list[str] | None,
-    typer.Option("--plugin", metavar="MODULE", help="A module with updaters of your own. May be repeated."),
+    typer.Option(
+        "--plugin", metavar="MODULE", help="A module with updaters or consistencies of your own. May be repeated."
+    ),
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="Print where the servers are as one line of JSON, and nothing else.")

@@ -110,10 +110,11 @@ class StagedParts(Answer):
 
 @dataclass(frozen=True)
 class Leased(Answer):
-    """The worker holds this task now, and shall commit it."""
+    """The worker holds this task now, and shall commit it. `lead`: how far it is ahead of the slowest."""
 
     stretch: int
     task: int
+    lead: int = 0
 
 
 @dataclass(frozen=True)

@@ -116,8 +116,12 @@ class Board:
         answer = self.offer(worker)
         if isinstance(answer, Leased) and worker not in self.leases:
             self.leases[worker] = self._take()
-            self.leads[self.clocks[worker] - min(self.clocks.values())] += 1
+            self.leads[self.lead(worker)] += 1
         return answer
+
+    def lead(self, worker: str) -> int:
+        """How many tasks more than the slowest a worker has committed."""
+        return self.clocks[worker] - min(self.clocks.values())
 
     def _take(self) -> int:
         if self._returned:

@@ -52,7 +52,7 @@ class Dealing:
         version, stretch = self._holdings.version, self._board.stretch
         match self._board.lease(operation.worker):
             case boards.Leased(task):
-                return Leased(version, stretch or 0, task)
+                return Leased(version, stretch or 0, task, self._board.lead(operation.worker))
             case boards.Wait(cause, workers):
                 return Wait(version, cause, workers)
             case boards.NothingLeft():

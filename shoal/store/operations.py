@@ -97,11 +97,12 @@ class Shaping:
 
 @dataclass(frozen=True)
 class Task:
-    """A task of a stretch in a worker's hands."""
+    """A task of a stretch in a worker's hands. `lead`: by how many tasks it was ahead of the slowest when it got it."""
 
     stretch: int
     number: int
     worker: str
+    lead: int = 0
 
 
 # ---- keys and values

@@ -21,14 +21,14 @@ from typing import Any
 from shoal.comm.bulk import BulkServer, Message, Peer, Reply
 from shoal.core.errors import UserError
 from shoal.store.forked import Forked
+from shoal.store.heads import FEED, check_head
 from shoal.store.leader import Leader
+from shoal.store.packing import PackingError
 from shoal.store.replica import Replica
 from shoal.store.snapshot import write_part
 from shoal.store.spec import ServerSpec
 from shoal.store.succession import Assignment
 from shoal.store.turned_away import NotPrimary, TurnedAway
-
-_FEED = ("load", "copy", "renew", "end")
 
 
 class StoreServer:
@@ -82,27 +82,30 @@ class StoreServer:
             reply.fail(no)
 
     def _dispatch(self, peer: Peer, message: Message, reply: Reply) -> None:
-        kind = message.head.get("k")
+        kind = check_head(message.head)
         if kind == "ask":
             self.replica.serve(peer, message, reply)
-        elif kind in _FEED:
+        elif kind in FEED:
             self.replica.take(peer, message, reply)
         elif kind == "who":
             reply(Message({**self.replica.who(), "name": self.name, "pid": os.getpid(), "fleet": self._fleet}))
         elif kind == "beat":
             reply(Message(self._beat(message.head)))
         elif kind in ("hold", "cut", "go on"):
-            reply(Message(self._snapshot(str(kind), message.head)))
+            reply(Message(self._snapshot(kind, message.head)))
         elif kind == "snapshot":
             self._leader()
             self._wanted += 1
             self._askers[self._wanted] = reply
         else:
-            raise ValueError(f"a server of the store knows no {kind!r}")
+            raise PackingError(f"a server of the store knows no {kind!r}")
 
     def _beat(self, head: dict[str, Any]) -> dict[str, Any]:
+        assignment, addresses = Assignment.from_plain(head["assignment"]), head["addresses"]
+        if not {assignment.backup, assignment.recruit} <= {"", *addresses}:
+            raise PackingError("an assignment names a process without an address")
         self._fleet = head["fleet"]
-        report = self.replica.hear(Assignment.from_plain(head["assignment"]), head["addresses"])
+        report = self.replica.hear(assignment, addresses)
         for number, child in list(self._writing.items()):
             done = child.poll()
             if done is not None:

@@ -14,7 +14,7 @@ DEFAULT_LEASE_S = 1.0
 @dataclass(frozen=True)
 class ServerSpec:
     """What a server process is started with. `listen` is "ADDRESS:PORT", port 0 for any. `plugins` are modules to
-    import first: updaters of the user's own; `search_path` is where they may be, before all else."""
+    import first: updaters and consistencies of the user's own; `search_path` is where they may be, before all else."""
 
     name: str
     post: int

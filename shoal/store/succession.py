@@ -19,7 +19,10 @@ its last snapshot. A primary without a backup is replaced only when its process 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
+
+from shoal.store.conforming import conforms
+from shoal.store.packing import PackingError
 
 Role = Literal["primary", "backup", "spare"]
 
@@ -51,6 +54,10 @@ class Assignment:
 
     @classmethod
     def from_plain(cls, data: dict[str, Any]) -> Assignment:
+        """Raises `PackingError` for what is none."""
+        hints = get_type_hints(cls)
+        if data.keys() != hints.keys() or not all(conforms(value, hints[name]) for name, value in data.items()):
+            raise PackingError(f"this is no assignment: {data!r:.200}")
         return cls(**data)
 
 

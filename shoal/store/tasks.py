@@ -36,7 +36,7 @@ class Tasks(Transactions):
         # a stream of its own: a lease may wait, and what the client does meanwhile goes on under other numbers
         future = self._change(0, make, f"lease of {worker}", deadline_s, waits=True, stream=f"/lease/{worker}")
         answer: Leased | Wait | NothingLeft = self._wait(future, deadline_s)
-        return Task(answer.stretch, answer.task, worker) if isinstance(answer, Leased) else answer
+        return Task(answer.stretch, answer.task, worker, answer.lead) if isinstance(answer, Leased) else answer
 
     def join(self, worker: str, deadline_s: float | None = None) -> None:
         """A worker takes part from now on."""

@@ -153,8 +153,9 @@ class Values(Asking):
     ) -> Future[dict[int, int]]:
         """Bring copies of keys up to date: of tables only the rows that have changed are read. `seen` says by slice
         which version the copies are of, and is brought up to date too; to `touched` are added, for those keys that it
-        has, the units that were read. Returns the versions of the servers by number."""
-        posts: dict[int, list[tuple[Slice, Array]]] = {}
+        has, the units that were read. Returns the versions of the servers that were asked, by number: the first, which
+        says how old the copies are, and those that hold something of it."""
+        posts: dict[int, list[tuple[Slice, Array]]] = {0: []}
         for key, array in out.items():
             declaration = self._declared(key, deadline_s)
             units = array.reshape(-1, *declaration.key.unit_shape)

@@ -137,7 +137,9 @@ class StepResult:
     this step, none (a local step that is not yet shared), or those of many (the step that shares them).
     `spans` are those of all workers, as each has stated its own. `loss_sum` and `loss_weight` are the group's;
     `stop`, `change` and `save` are what the group agreed on;
-    `codec` is the one that it has just chosen, if any, `size` the number of workers that it wishes for."""
+    `codec` is the one that it has just chosen, if any, `size` the number of workers that it wishes for.
+    Where workers do not go in step, `staleness` says of each batch how many commits lay between reading and committing,
+    `lead` by how many tasks a worker was ahead of the slowest when it began one, at most."""
 
     loss_sum: float
     loss_weight: float
@@ -151,6 +153,8 @@ class StepResult:
     codec: CodecChoice | None = None
     size: SizeWish | None = None
     batches: int | None = None  # how many of the stretch were done: a part from its beginning; None: all
+    staleness: tuple[int, ...] = ()
+    lead: int = 0
 
     @property
     def loss(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 from shoal.core.config import Config, HybridSettings, ServerSettings
@@ -10,6 +11,18 @@ from shoal.core.consistency import parse
 from shoal.core.errors import ConfigError, nearest
 from shoal.strategies.base import Strategy
 from shoal.strategies.names import STRATEGIES
+
+
+def import_plugins(modules: Sequence[str]) -> None:
+    """Import the modules that `server.plugins` names, which register consistencies and placements of the user's own."""
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise ConfigError(
+                f"server.plugins names {module!r}, which cannot be imported ({error}): give the name of a module that "
+                "lies beside the script or is installed"
+            ) from error
 
 
 def most_workers(config: Config) -> int:

@@ -37,7 +37,7 @@ class ServedModel(ModelReplica):
         if runtime.fleet is None:
             raise ConfigError("this strategy needs servers, which `shoal train` or fit(workers=N) starts")
         self.local = local
-        self.kv = KVStore(runtime.fleet, key=runtime.fleet.keys)
+        self.kv = KVStore(runtime.fleet, key=runtime.fleet.keys, placement=runtime.server.placement)
         self.version = 0  # of the first server, when it was last read
         self.run = f"{runtime.fleet.number}.{runtime.fit}"  # others may have had these servers before
         self._bytes_told = 0

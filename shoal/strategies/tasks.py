@@ -52,6 +52,7 @@ class TaskReplica(ServedReplica):
     def __init__(self, program: Program, runtime: Runtime, consistency: Consistency, team: Rule = 1) -> None:
         self.consistency, self._mixing = consistency, runtime.asynchronous.mixing
         self._tasks = _FIRST  # after which the workers meet
+        self._lead = 0  # of this team when it got its task
         self._own: dict[str, Tensor] = {}  # weights of this team's own, where it has any
         super().__init__(program, runtime, team, local=self._mixing is not None)
 
@@ -123,6 +124,7 @@ class TaskReplica(ServedReplica):
             return None
         if isinstance(answers[0], Wait):
             return _NOT_YET
+        self._lead = int(answers[0].lead)
         number = int(answers[0].number)
         if self.runtime.world.is_first and not self._closed:
             self.unless_lost(lambda: self._close(number))
@@ -184,6 +186,7 @@ class TaskReplica(ServedReplica):
             "loss": [sum(one.loss_sum for one in done), weight],
             "spans": [astuple(one.span) for one in done if one.span.stop > one.span.start],
             "batch": task.number,
+            "lead": self._lead,
         }
         transaction = self.transaction(f"{task.stretch}/{task.number}")
         with runtime.spans("reduce"):
@@ -240,10 +243,10 @@ class TaskReplica(ServedReplica):
         return {**given, **self.buffer_change()}
 
     def _records(self) -> list[dict[str, Any]]:
-        """What the servers have recorded of the commits of this stretch."""
+        """What the servers have recorded of the commits of this stretch, with how old each update was."""
         commits = list[Logged]()
         self.unless_lost(lambda: commits.extend(self.kv.committed()))
-        records = [json.loads(one.commit.record) for one in commits if one.commit.record]
+        records = [{**json.loads(one.commit.record), "age": one.staleness} for one in commits if one.commit.record]
         return [record for record in records if record.get("stretch") == self._stretch]
 
     def _finish(
@@ -268,6 +271,8 @@ class TaskReplica(ServedReplica):
             any(word["save"] for word in words),
             self.coding.choice if self.coding.choice is not chosen else None,
             batches=len(records),
+            staleness=tuple(int(record["age"]) for record in records),
+            lead=max((int(record["lead"]) for record in records), default=0),
         )
 
     def live_state(self) -> ShardedState:

@@ -63,17 +63,26 @@ class StrategyContract:
 
     strategy: ClassVar[StrategyChoice]
     worker_counts: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
+    subjects: ClassVar[tuple[str, ...]] = MAIN
+    schedules: ClassVar[tuple[str, ...]] = tuple(sorted(set(RULES) - {"constant"}))
     how: ClassVar[Mapping[str, Any]] = {}  # settings for every run, such as the backend
     replicated: ClassVar[bool] = True  # every worker has the whole model after a step
     divides_batches: ClassVar[bool] = True  # workers compute the shares that the weights give them
     exact_sums: ClassVar[bool] = True  # the same bits on any number of workers, where grains run one by one
+    in_turn: ClassVar[bool] = False  # each law on one model and one number of workers, which take turns: it takes less
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Run each test on the numbers of workers and on the models that it asks for."""
+        counts, subjects, name = self.worker_counts, self.subjects, metafunc.function.__name__
+        if self.in_turn and name in vars(StrategyContract):
+            turn = [law for law in vars(StrategyContract) if law.startswith("test_")].index(name)
+            counts, subjects = (counts[turn % len(counts)],), (subjects[turn % len(subjects)],)
         if "workers" in metafunc.fixturenames:
-            metafunc.parametrize("workers", self.worker_counts)
+            metafunc.parametrize("workers", counts)
         if "subject" in metafunc.fixturenames:
-            metafunc.parametrize("subject", MAIN)
+            metafunc.parametrize("subject", subjects)
+        if "schedule" in metafunc.fixturenames:
+            metafunc.parametrize("schedule", self.schedules)
 
     @pytest.fixture
     def trial(self, ranks: RankHarness, tmp_path: Path) -> Trial:
@@ -132,9 +141,8 @@ class StrategyContract:
     def test_optimizers(self, trial: Trial, subject: str, optimizer: str) -> None:
         check_against_reference(trial, self.several, short(subject, optimizer=optimizer))
 
-    @pytest.mark.parametrize("name", sorted(set(RULES) - {"constant"}))
-    def test_schedules(self, trial: Trial, name: str) -> None:
-        check_against_reference(trial, self.several, short("mlp", schedule=name, epochs=8))
+    def test_schedules(self, trial: Trial, schedule: str) -> None:
+        check_against_reference(trial, self.several, short("mlp", schedule=schedule, epochs=8))
 
     def test_masked_loss_as_a_module(self, trial: Trial, workers: int) -> None:
         check_against_reference(trial, workers, short("gpt-module"))

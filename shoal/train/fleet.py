@@ -45,7 +45,7 @@ def reach_fleet(
         return None
     if session.fleet is not None:
         return session.fleet
-    session.report(wish(fit, servers, config.server.replicas, config.comm.encrypt))
+    session.report(wish(fit, servers, config.server.replicas, config.comm.encrypt, config.server.plugins))
     access = session.attendance.fleet(fit)
     if access is not None:
         return access
@@ -63,5 +63,6 @@ def _own_fleet(config: Config, servers: int, closing: contextlib.ExitStack) -> F
     directory = tempfile.mkdtemp(prefix="shoal-servers-")
     closing.callback(shutil.rmtree, directory, ignore_errors=True)
     terms = FleetTerms(servers, config.server.replicas, encrypt=config.comm.encrypt)
-    fleet = closing.enter_context(Fleet(directory, terms, plugins=PLUGINS, search_path=tuple(sys.path)))
+    plugins = (*PLUGINS, *config.server.plugins)
+    fleet = closing.enter_context(Fleet(directory, terms, plugins=plugins, search_path=tuple(sys.path)))
     return FleetAccess(lambda: fleet.wait_ready(_READY_S), fleet.keys.client())

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.core.cursor import Cursor
+from shoal.core.staleness import Staleness
 
 Result = Any  # plain JSON
 
@@ -29,6 +30,7 @@ class Ledger:
     evaluated: Cursor | None = None  # the state that it was of
     saved: Cursor | None = None
     stopping: str = ""
+    staleness: Staleness = field(default_factory=Staleness)  # of the updates so far
 
     def complete(self, result: Result) -> None:
         """An act is done."""
@@ -51,6 +53,7 @@ class Ledger:
             "evaluated": self.evaluated.to_json() if self.evaluated is not None else None,
             "saved": self.saved.to_json() if self.saved is not None else None,
             "stopping": self.stopping,
+            "staleness": self.staleness.to_json(),
         }
 
     @classmethod
@@ -65,4 +68,5 @@ class Ledger:
             evaluated=Cursor.from_json(data["evaluated"]) if data["evaluated"] is not None else None,
             saved=Cursor.from_json(data["saved"]) if data["saved"] is not None else None,
             stopping=str(data["stopping"]),
+            staleness=Staleness.from_json(data["staleness"]) if "staleness" in data else Staleness(),
         )

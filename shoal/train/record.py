@@ -12,6 +12,7 @@ from torch import nn
 
 from shoal.core.coverage import CoverageTotals
 from shoal.core.cursor import Cursor
+from shoal.core.staleness import Staleness
 
 WARMUP_STEPS = 10  # left out of samples_per_s: allocators, caches and clocks settle in them
 
@@ -85,10 +86,11 @@ def parameters_sha256(module: nn.Module) -> str:
 def summary(  # noqa: PLR0913 - as many facts as the file has
     *, strategy: str, workers: int, servers: int, cursor: Cursor, account: Account, values: dict[str, float],
     module: nn.Module, status: str, coverage: CoverageTotals, bytes_sent: int, peak_memory: int,
-    spans: dict[str, float], seconds: float, faults: list[dict[str, Any]],
+    spans: dict[str, float], seconds: float, faults: list[dict[str, Any]], staleness: Staleness | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The content of `summary.json`."""
+    """The content of `summary.json`. It speaks of staleness where updates can have any."""
     final: dict[str, float] = {}
+    told = staleness.summary() if staleness is not None else None
     if account.train_loss is not None:
         final["train_loss"] = account.train_loss
     return {
@@ -98,4 +100,5 @@ def summary(  # noqa: PLR0913 - as many facts as the file has
         "status": status, "coverage": coverage.to_json(), "faults": faults, "bytes_sent": bytes_sent,
         "peak_memory_bytes": peak_memory, "seconds": round(seconds, 3),
         "spans": {name: round(value, 6) for name, value in sorted(spans.items())},
+        **({"staleness": told} if told is not None else {}),
     }  # fmt: skip

@@ -27,7 +27,7 @@ from shoal.testing.contract import short
 from shoal.testing.plan import Plan
 from shoal.testing.ranks import RankHarness
 from shoal.testing.reference import reference
-from shoal.testing.trial import Trial
+from shoal.testing.trial import Trained, Trial
 
 pytestmark = [pytest.mark.contract, pytest.mark.ranks]
 
@@ -126,19 +126,26 @@ def only_the_leader_recorded(session: Session) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "subject", "how", "words"),
+    ("fault", "subject", "outer", "check", "words"),
     [
-        (members_gradients_lost, "table", {}, "differs? by"),
-        (members_not_told, "mlp", {}, "rank 1 has another"),
-        (only_the_leader_recorded, "mlp", {"hybrid.outer": "async"}, "missed|trained on other samples"),
+        (members_gradients_lost, "table", "parameter-server", check_result, "differs? by"),
+        (members_not_told, "mlp", "parameter-server", check_result, "rank 1 has another"),
+        (only_the_leader_recorded, "mlp", "async", check_coverage, "missed|trained on other samples"),
     ],
 )
 def test_a_fault_in_teams_turns_a_check_red(
-    teams: Trial, fault: Callable[[Session], None], subject: str, how: dict[str, Any], words: str
+    teams: Trial,
+    fault: Callable[[Session], None],
+    subject: str,
+    outer: str,
+    check: Callable[[Trained, Plan], object],
+    words: str,
 ) -> None:
     plan = short(subject, optimizer="sgd", epochs=2)
+    hybrid = teams.with_strategy("hybrid", **{"hybrid.outer": outer})
     with pytest.raises(AssertionError, match=words):
-        check_result(teams.with_strategy("hybrid", **how).prepared(fault).run(2, plan), plan)
+        check(hybrid.prepared(fault).run(2, plan), plan)
+    check(hybrid.run(2, plan), plan)
 
 
 def test_the_needs_of_the_pair_are_those_of_servers() -> None:

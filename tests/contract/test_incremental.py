@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shoal.core.config import HybridSettings
+from shoal.launch.session import Session
+from shoal.strategies.base import StepResult, Work
 from shoal.strategies.hybrid import compose
+from shoal.strategies.single import Single
 from shoal.testing.checks import PARAMETERS, check_coverage, check_evaluation, check_result, distance
 from shoal.testing.contract import short
 from shoal.testing.plan import Plan
@@ -67,6 +71,26 @@ def test_leased_tasks_cover_every_sample_once_and_train(trial: Trial, how: dict[
     check_coverage(trained, plan)
     check_evaluation(trained, plan)
     assert trained.losses[-1] < 0.8 * trained.losses[0]
+
+
+def slow_down_the_last(session: Session) -> None:
+    """Its local steps take much longer than those of the others."""
+    if session.world.rank == 2:
+        step = Single.step
+
+        def slowed(self: Single, replica: Any, work: Work) -> StepResult:
+            time.sleep(0.04)
+            return step(self, replica, work)
+
+        Single.step = slowed  # type: ignore[method-assign]
+
+
+def test_a_slow_worker_takes_fewer_tasks(trial: Trial) -> None:
+    plan = Plan("mlp", epochs=1, samples=3000)
+    trained = trial.prepared(slow_down_the_last).run(3, plan, incremental__h=15, incremental__rho=0.01)
+    check_coverage(trained, plan)
+    quick, other, slow = (sum(map(len, record.committed)) for record in trained.ranks)
+    assert slow < 0.6 * min(quick, other), (quick, other, slow)
 
 
 @pytest.mark.parametrize("codec", ["bf16", "int8", "topk:0.1", "powersgd:2"])

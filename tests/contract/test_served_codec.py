@@ -71,7 +71,7 @@ def test_every_codec_trains_nearly_as_none(trial: Trial) -> None:
 
 @pytest.mark.parametrize(("strategy", "consistency"), [("parameter-server", "ssp:2"), ("async", "asp")])
 def test_tasks_travel_coded(ranks: RankHarness, tmp_path: Path, fleet: Path, strategy: str, consistency: str) -> None:
-    plan, sent = Plan("mlp", samples=837, epochs=4), []
+    plan, sent = Plan("mlp", samples=837, epochs=8), []
     how = {"server.consistency": consistency} if strategy == "parameter-server" else {}
     trial = trial_of(ranks, tmp_path, fleet, strategy, **how)
     for trained in trial.train(2, *(trial.order(plan, comm__codec=spec) for spec in ("none", "int8"))):

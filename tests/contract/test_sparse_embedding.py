@@ -15,7 +15,6 @@ from shoal.testing.checks import (
     check_against_reference,
     check_coverage,
     check_evaluation,
-    check_refuses_sparse,
     distance,
 )
 from shoal.testing.contract import short
@@ -74,7 +73,3 @@ def test_asynchronous_workers_learn_it_together(trial: Trial) -> None:
     assert trained.losses[-1] < trained.losses[0]
     untouched = plan.what.model().state_dict()["table.weight"][5000:]
     assert torch.equal(trained.parameters["table.weight"][5000:], untouched), "rows that nobody touched have changed"
-
-
-def test_sparse_gradients_that_no_module_announces_are_refused(trial: Trial) -> None:
-    check_refuses_sparse(trial, 2)

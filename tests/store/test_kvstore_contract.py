@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
@@ -13,7 +13,9 @@ from kvstore_fleets import PATIENCE_S, LocalFleet, free_address
 
 from shoal.comm.keys import RunKeys
 from shoal.core.errors import UserError
+from shoal.store.keys import Key, Slice
 from shoal.store.kvstore import KVStore
+from shoal.store.placement import Placement, placements
 from shoal.testing.store_contract import Make, StoreContract
 
 pytestmark = pytest.mark.contract
@@ -120,3 +122,26 @@ class TestBroadcast(PeerContract):
         with pytest.raises(UserError, match="only worker 0"):
             reader.push("x", np.zeros(3))
         assert (reader.pull("x") == 1).all()
+
+
+def on_the_last(keys: Sequence[Key], servers: int, standing: Placement | None) -> Placement:
+    """A user's own."""
+    return Placement((*[()] * (servers - 1), tuple(Slice(key, 0, key.units) for key in keys)))
+
+
+if "on the last" not in placements:
+    placements.add("on the last")(on_the_last)
+
+
+def test_the_first_server_says_how_old_copies_are_though_a_placement_leaves_it_empty() -> None:
+    with (
+        LocalFleet(2) as fleet,
+        contextlib.closing(KVStore(fleet.wait_ready(), key=fleet.keys, placement="on the last")) as store,
+    ):
+        store.declare("x", (3,), "float64", updater="add")
+        copy, seen = np.zeros(3), dict[str, int]()
+        for number in range(3):
+            store.stage(f"{number}", 0, {"x": np.ones(3)}).result(PATIENCE_S)
+            read = store.refresh({"x": copy}, seen).result(PATIENCE_S)[0]
+            assert copy.tolist() == [number] * 3
+            assert store.commit(f"{number}", [0], read_version=read).staleness == 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, dataclass
+from typing import Self
 
 import pytest
 
-from shoal.core.consistency import ASP, BSP, SSP, Consistency, parse
+from shoal.core.consistency import ASP, BSP, SSP, Consistency, consistencies, parse
 from shoal.core.errors import ConfigError
 from shoal.testing.consistency_contract import ConsistencyContract
 
@@ -23,6 +24,39 @@ class TestSSP(ConsistencyContract):
 
 class TestASP(ConsistencyContract):
     values = (ASP(),)
+
+
+@dataclass(frozen=True)
+class Doubling(Consistency):
+    """A user's own: a bound of 2 to the power of what is written."""
+
+    power: int
+
+    @property
+    def bound(self) -> int:
+        return 1 << self.power
+
+    def __str__(self) -> str:
+        return f"doubling:{self.power}"
+
+    @classmethod
+    def from_argument(cls, argument: str | None) -> Self:
+        if argument is None or not argument.isdigit():
+            raise ValueError("doubling needs a power: write doubling:2")
+        return cls(int(argument))
+
+
+if "doubling" not in consistencies:
+    consistencies.add("doubling")(Doubling)
+
+
+class TestOnesOwn(ConsistencyContract):
+    values = (Doubling(0), Doubling(3))
+
+    def test_it_is_chosen_by_its_name(self) -> None:
+        assert parse("doubling:4").bound == 16
+        with pytest.raises(ConfigError, match=r"'doubling'.*write doubling:2"):
+            parse("doubling")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from store_cases import DENSE, TABLE, Client, W, ones, rows, whole
+from store_cases import Client, W, ones, rows
+from store_messages import TICKET, VALUES, spoiled
 
 from shoal.core.errors import ShoalError
 from shoal.store import answers
@@ -22,59 +23,6 @@ from shoal.store.packing import PackingError, pack, unpack
 from shoal.store.shard import Shard
 
 pytestmark = pytest.mark.unit
-
-_TICKET: dict[str, Any] = {"client": "me", "sequence": 7}
-_UPDATES = (ones(), rows(4, 5))
-_WANTED = (ops.Wanted(W, since=3), ops.Wanted("t[4:10]", np.array([4, 5])), ops.Wanted(W, span=(1, 2)))
-_SHAPING = ops.Shaping(2.0, 0.5, 0.1, 0.25, (-1.0, 1.0))
-_COMMIT = ops.Commit(
-    transaction="s",
-    parts=(0, 3),
-    rates=(0.1, 0.2),
-    shaping=_SHAPING,
-    record=b"\x00\xffrecord",
-    read_version=4,
-    damping=True,
-    number=9,
-    task=ops.Task(1, 2, "worker"),
-    **_TICKET,
-)
-VALUES: list[Any] = [
-    ops.Declare((ops.Holding(whole(DENSE), "sgd", {"momentum": 0.9}, 1), ops.Holding(whole(TABLE))), **_TICKET),
-    ops.Remove((W,), **_TICKET),
-    ops.Set(_UPDATES, **_TICKET),
-    ops.Push(_UPDATES, (0.1,), _SHAPING, **_TICKET),
-    ops.PushPull(_UPDATES, _WANTED, (0.1,), _SHAPING, **_TICKET),
-    ops.Pull(_WANTED),
-    ops.GetState(W),
-    ops.SetState(W, {"step": np.array([3]), "mean": np.ones(6, np.float32)}, **_TICKET),
-    ops.Stage("s", 3, _UPDATES, **_TICKET),
-    ops.Norms("s", (0, 1), _SHAPING),
-    _COMMIT,
-    ops.Drop("s", **_TICKET),
-    ops.Staged(),
-    ops.Recall(3),
-    ops.Forget(3, **_TICKET),
-    ops.Dismiss("other", **_TICKET),
-    ops.Open(3, 10, "ssp:4", ("a", "b"), True, **_TICKET),
-    ops.Close(3, **_TICKET),
-    ops.Lease("a", **_TICKET),
-    ops.Join("a", **_TICKET),
-    ops.Release("a", **_TICKET),
-    ops.GetProgress(),
-    answers.Refused(1, "board", "why"),
-    answers.Done(1),
-    answers.Pulled(1, (answers.Found(W, np.arange(3.0), np.array([1, 2, 3]), 1), answers.Found(W, None, None, 1))),
-    answers.UpdaterState(1, {"mean": np.ones(3)}),
-    answers.Squares(1, 0.5),
-    answers.Committed(1, 2, 3, 0.25, True),
-    answers.Recalled(4, (answers.Logged(2, 3, _COMMIT),)),
-    answers.StagedParts(1, (("s", (0, 1)),)),
-    answers.Leased(1, 2, 3),
-    answers.Wait(1, "bound", ("a", "b")),
-    answers.NothingLeft(1, 2),
-    answers.Progress(1, 2, 3, (0, 1), {"a": 2}, {"a": 1}, {0: 4, 3: 1}, {0: 5}),
-]
 
 
 def plain(value: Any) -> Any:
@@ -112,7 +60,7 @@ def test_every_operation_and_answer_was_tried() -> None:
 
 def test_arrays_are_not_copied() -> None:
     update = ones()
-    _, arrays = pack(ops.Set((update,), **_TICKET))
+    _, arrays = pack(ops.Set((update,), **TICKET))
     assert arrays[0] is update.values
 
 
@@ -141,20 +89,6 @@ def test_nothing_else_gets_in(data: Any) -> None:
         unpack(data, [])
 
 
-_JUNK = [None, -1, 10**30, 0.5, float("nan"), "", "w[0:6]", [], [[1]], {}, {"array": 0}, {"bytes": 0}, {"map": []}]
-
-
-def spoiled(data: Any, chance: random.Random) -> Any:
-    """The same with one thing in it replaced by something else."""
-    if isinstance(data, dict) and data and chance.random() < 0.95:
-        name = chance.choice([name for name in data if name != "kind"] or ["kind"])
-        return {**data, name: spoiled(data[name], chance)}
-    if isinstance(data, list) and data and chance.random() < 0.9:
-        at = chance.randrange(len(data))
-        return [*data[:at], spoiled(data[at], chance), *data[at + 1 :]]
-    return chance.choice(_JUNK)
-
-
 @pytest.mark.parametrize(
     "operation", [one for one in VALUES if isinstance(one, ops.Operation)], ids=lambda value: type(value).__name__
 )
@@ -181,7 +115,7 @@ def test_whatever_arrives_is_answered_or_cannot_be_read(operation: ops.Operation
 
 
 def test_nothing_else_gets_out() -> None:
-    for value in (object(), ops.Set((ops.Update(W, object()),), **_TICKET), np.float32(1)):  # type: ignore[arg-type]
+    for value in (object(), ops.Set((ops.Update(W, object()),), **TICKET), np.float32(1)):  # type: ignore[arg-type]
         with pytest.raises(PackingError):
             pack(value)
 

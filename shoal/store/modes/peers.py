@@ -22,8 +22,10 @@ from shoal.store.description import Encrypt, FleetDescription
 from shoal.store.errors import WorkersBehind
 from shoal.store.feed import Feed, Origin, Reactions
 from shoal.store.follower import Follower
+from shoal.store.heads import FEED, check_head
 from shoal.store.leader import Leader
 from shoal.store.modes.base import Membership, Mode
+from shoal.store.packing import PackingError
 from shoal.store.session import Session
 from shoal.store.state import State, pack_reply, unpack_command
 from shoal.store.turned_away import NotPrimary, OutOfStep, TurnedAway
@@ -87,34 +89,36 @@ class PeerServer:
 
     def _dispatch(self, peer: Peer, message: Message, reply: Reply) -> None:
         head = message.head
-        kind = head.get("k")
+        kind = check_head(head)
         if kind == "ask":
             self._serve(peer, message, reply)
         elif kind == "who":
             reply(Message({"serving": self._serving, "term": _TERM, "generation": _GENERATION, "fleet": {}}))
         elif kind == "meet":
-            known = self._met.setdefault(int(head["worker"]), str(head["address"]))
+            if not 0 <= head["worker"] < self.workers:
+                raise ConfigError(f"there is no worker {head['worker']}: there are {self.workers}, from 0")
+            known = self._met.setdefault(head["worker"], head["address"])
             if known != head["address"]:
                 raise ConfigError(f"there are two workers of the number {head['worker']}: give each its own")
             met = [self._met.get(number) for number in range(self.workers)]
             reply(Message({"met": met, "workers": self.workers}))
-        elif head.get("p") in self._followers:
+        elif kind in FEED and head.get("p") in self._followers:
             self._followers[head["p"]].take(peer, message, reply)
         else:
-            raise ValueError(f"a worker's copy of the store knows no {kind!r}")
+            raise PackingError(f"a worker's copy of the store knows no {kind!r}")
 
     def _serve(self, peer: Peer, message: Message, reply: Reply) -> None:
         head = message.head
         if not self._serving:
             raise NotPrimary("not everybody is here yet")
-        post = int(head["p"])
+        post = head.get("p")
         if not head.get("copy"):
             if self._leader is None or post != self.worker:
-                raise ValueError(f"worker {self.worker} does not own post {post}")
+                raise PackingError(f"worker {self.worker} does not own post {post}")
             self._leader.serve(peer, message, reply)
             return
-        follower = self._followers.get(post)
-        state = self._leader.state if follower is None and self._leader is not None else None
+        follower = self._followers.get(post) if post is not None else None
+        state = self._leader.state if post == self.worker and self._leader is not None else None
         if follower is not None:
             state = follower.state
             if not follower.fed:
@@ -123,10 +127,11 @@ class PeerServer:
                 raise OutOfStep(
                     f"worker {post} is gone, who kept the order of changes: this copy is not in step any more"
                 )
-        assert state is not None, "a copy without state"
+        if state is None:
+            raise PackingError(f"there is no post {post}")
         command = unpack_command(head, list(message.arrays))
         if state.changes(command):
-            raise ValueError("a copy is only read")
+            raise PackingError("a copy is only read")
         fields, arrays = pack_reply(state.do(command))
         reply(Message(fields, arrays, freeze=True))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 
 import pytest
@@ -133,6 +134,45 @@ def test_leases_through_a_store_give_every_task_once() -> None:
             else:
                 taken.append(number)
     assert sorted(taken) == list(range(10))
+
+
+def round_of(speeds: list[float], batches: int, rho: float) -> tuple[list[int], list[float]]:
+    """A round of trainers with these units a second, by a clock of its own: how many units each has done, and when it
+    found nothing left to lease."""
+    cut = tasks(plan_round(batches, len(speeds), rho), range(batches * len(speeds)))
+    store = torch.distributed.HashStore()
+    takers = [Leases(lambda: store, at, len(speeds), True, 0).take("key", len(cut)) for at in range(len(speeds))]
+    done, ended = [0] * len(speeds), [0.0] * len(speeds)
+    free = [(0.0, at) for at in range(len(speeds))]
+    while free:
+        now_s, at = heapq.heappop(free)
+        if (number := next(takers[at], None)) is None:
+            ended[at] = now_s
+            continue
+        done[at] += len(cut[number])
+        heapq.heappush(free, (now_s + len(cut[number]) / speeds[at], at))
+    return done, ended
+
+
+@pytest.mark.parametrize("slow", [1 / 2, 1 / 4, 1 / 10])
+@pytest.mark.parametrize("rho", [0.02, 0.1])
+def test_a_slow_trainer_takes_fewer_tasks(slow: float, rho: float) -> None:
+    """As many fewer as it is slower, but for a task; so all end within the time that it takes for one."""
+    done, ended = round_of([1.0, slow, 1.0], 100, rho)
+    assert sum(done) == 300
+    task = max(1, rho * 100)
+    fair = 300 * slow / (2 + slow)
+    assert done[1] == pytest.approx(fair, abs=2 * task)
+    assert max(ended) - min(ended) <= task / slow
+
+
+def test_the_finer_the_tasks_the_less_is_waited_for() -> None:
+    waited = []
+    for rho in (0.5, 0.25, 0.05, 0.01):
+        _, ended = round_of([1.0, 0.25], 100, rho)
+        waited.append(max(ended) - min(ended))
+    assert waited == sorted(waited, reverse=True)
+    assert waited[0] > 50 * waited[-1]
 
 
 def test_followers_take_what_their_leader_has_leased() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -228,23 +229,31 @@ def test_a_key_that_was_never_known_is_an_error(store: FakeStore, control: Contr
 def test_a_step_that_is_broken_off_waits_for_what_is_under_way(store: FakeStore, control: ControlPage) -> None:
     """Its memory is used by the next step."""
     replica = replica_of(store, control, bucket_bytes=512)
-    waited: list[bool] = []
+    late: list[Future[None]] = []
 
-    class Late(Future[None]):
-        def result(self, timeout: float | None = None) -> None:
-            waited.append(self.done())
+    def answer() -> Future[None]:
+        late.append(Future())
+        return late[-1]
 
-    def late() -> Future[None]:
-        future = Late()
-        future.set_result(None)
-        return future
-
-    store.answer = late
+    store.answer = answer
     replica.begin("1/step")
     replica.compute(work(), before_last=replica.arm)
-    assert store.parts, "something is under way"
-    replica.discard()
-    assert waited == [True] * len(store.parts)
+    assert late, "something is under way"
+    begun, done = threading.Event(), threading.Event()
+
+    def discard() -> None:
+        begun.set()
+        replica.discard()
+        done.set()
+
+    thread = threading.Thread(target=discard)
+    thread.start()
+    assert begun.wait(60)
+    for future in late:
+        assert not done.is_set()
+        future.set_result(None)
+    thread.join(60)
+    assert done.is_set()
     assert not replica._under_way
 
 
