@@ -45,7 +45,8 @@ def check(given: tuple[Layer, ...]) -> Config:
     """
     config = resolve(_SCRIPT, *given)
     check_name(config.strategy)
-    parse(config.server.consistency)
+    if not config.server.plugins:  # what they have is known to workers and servers only
+        parse(config.server.consistency)
     return config
 
 

@@ -15,6 +15,7 @@ EXAMPLES = (
     ("four workers: the same curve, sooner", "shoal train digits.py --workers 4"),
     ("kept in a directory; the same command again resumes", "shoal train digits.py -w 4 --run-dir runs/mine"),
     ("uneven machines: worker 0 takes 3/4 of each batch", "shoal train digits.py -w 2 --set weights=[3,1]"),
+    ("a slow link: a quarter of the bytes, the rest comes later", "shoal train digits.py -w 4 --codec int8"),
     ("look first: configuration, shares of the batch, memory", "shoal train digits.py -w 4 --dry-run"),
     ("what follows -- belongs to the script", "shoal train resnet.py -w 2 -- --data cifar10.parquet"),
 )

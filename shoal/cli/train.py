@@ -10,7 +10,9 @@ from typing import Annotated
 import typer
 
 from shoal.cli import options
+from shoal.comm.codecs.names import CODECS
 from shoal.core.errors import ConfigError
+from shoal.strategies.names import AUTO, STRATEGIES
 
 _WHAT = "What is computed"
 _HOW = "How it is carried out"
@@ -50,7 +52,29 @@ Consistency = Annotated[
 ]
 Strategy = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="How the work is distributed: auto, single, allreduce.", rich_help_panel=_HOW),
+    typer.Option(
+        metavar="NAME",
+        help=f"How the work is distributed: {', '.join([AUTO, *STRATEGIES])}.",
+        rich_help_panel=_HOW,
+    ),
+]
+Codec = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help=f"How gradients are packed, for slow links: {', '.join(CODECS)}, or auto (measures, then picks). "
+        "topk:0.05 and powersgd:2 say how much; what is left out is sent later.",
+        rich_help_panel=_HOW,
+    ),
+]
+Encrypt = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|on|off",
+        help="Between hosts, auto encrypts all but the ports that gloo opens, which it cannot; on refuses a run that "
+        "would need those; off leaves traffic with servers plain, though authenticated.",
+        rich_help_panel=_HOW,
+    ),
 ]
 MinWorkers = Annotated[
     int | None,
@@ -128,8 +152,10 @@ def train(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     servers: Servers = None,
     strategy: Strategy = None,
     consistency: Consistency = None,
+    codec: Codec = None,
     run_dir: RunDir = None,
     listen: Listen = None,
+    encrypt: Encrypt = None,
     evaluator: Evaluator = False,
     epochs: Epochs = None,
     steps: Steps = None,
@@ -156,6 +182,8 @@ def train(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
         "server.replicas": replicas,
         "server.consistency": consistency,
         "strategy": strategy,
+        "comm.codec": codec,
+        "comm.encrypt": encrypt,
         "run_dir": None if run_dir is None else str(run_dir),
         "epochs": epochs,
         "steps": steps,
@@ -169,11 +197,13 @@ def train(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     layers = options.layers(config_file, flags, assignments or ())
     config = options.check(layers)
 
+    from shoal.comm.select import refuse_unencrypted
     from shoal.launch.interfaces import listen_endpoint
     from shoal.launch.job import Job
     from shoal.launch.launcher import Launcher
     from shoal.launch.rundir import new_path
 
+    refuse_unencrypted(config.comm.encrypt, listen is not None)
     if listen is not None and dry_run:
         raise ConfigError("--listen: a dry run has no part for other hosts: leave one of the two out")
     if listen is not None:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-PHASES = ("start", "data", "forward", "backward", "reduce", "update", "evaluate", "save", "end", "meet")
+from shoal.core.phases import PHASES
+
 _BROKEN, _STOP, _ABORTED = 0, 1, 2
 _LATELY, _LATELY_WORDS = 3, 5  # of the views that broke lately: neighbours have different words
 _HEADER_WORDS = 8

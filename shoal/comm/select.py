@@ -74,6 +74,18 @@ def _gloo_obstacle() -> str | None:
     return None
 
 
+def refuse_unencrypted(encrypt: str, between_hosts: bool) -> None:
+    """Raise `ConfigError` where the user insists on encryption (``on``) in a run that other hosts may have a part in:
+    members of a view, whatever the strategy, meet in a group, and no backend between hosts can encrypt."""
+    if encrypt == "on" and between_hosts:
+        raise ConfigError(
+            "comm.encrypt=on cannot be kept between hosts: workers of several hosts are connected by ports that gloo "
+            "(or NCCL) opens itself, and PyTorch's build of it neither encrypts nor authenticates. Use "
+            "comm.encrypt=auto, which encrypts all else, on a network that you trust or through a tunnel such as "
+            "WireGuard; or train on one host, without --listen"
+        )
+
+
 def make_group(
     view: View,
     key: str,

@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from shoal.core.errors import ConfigError, nearest
 from shoal.core.length import Length
 
 Settings = dict[str, Any]
+
+
+def _switch(value: object) -> object:
+    """YAML takes the words on and off for truth values."""
+    return ("off", "on")[value] if isinstance(value, bool) else value
 
 
 class _Frozen(BaseModel):
@@ -52,13 +57,15 @@ class CommSettings(_Frozen):
     bucket_mib: Annotated[float, Field(gt=0)] = 4.0
     timeout_s: Annotated[float, Field(gt=0)] = 300.0
     codec: str = "none"
-    encrypt: Literal["auto", "on", "off"] = "auto"
+    encrypt: Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)] = "auto"
 
 
 class ServerSettings(_Frozen):
-    """How parameter servers keep workers in step, and how they survive."""
+    """How parameter servers keep workers in step, what lies where, and how they survive."""
 
     consistency: str = "bsp"
+    placement: str = "even"
+    plugins: tuple[str, ...] = ()  # modules with consistencies and placements of one's own
     replicas: Annotated[int, Field(ge=1, le=2)] = 1
     snapshot_s: Annotated[float, Field(gt=0)] = 30.0
 
@@ -149,7 +156,7 @@ class Config(_Frozen):
     workers: Annotated[int, Field(ge=1)] = 1
     servers: Annotated[int, Field(ge=0)] = 0
     weights: tuple[Annotated[float, Field(ge=0)], ...] | None = None
-    balance: Literal["off", "auto"] = "off"
+    balance: Annotated[Literal["off", "auto"], BeforeValidator(_switch)] = "off"
     accumulate: Annotated[int, Field(ge=1)] = 1
     eval_batch: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     threads: Annotated[int, Field(ge=1)] = 1

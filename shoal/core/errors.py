@@ -32,6 +32,10 @@ class RunDirError(UserError):
     """A run directory cannot be used: not writable, full, or it belongs to another run."""
 
 
+class DiskError(RunDirError):
+    """The disk of a run directory has refused to be written in the middle of the run."""
+
+
 class CheckpointError(UserError):
     """A checkpoint is missing, damaged, or does not fit the program."""
 
@@ -76,6 +80,10 @@ class CollectiveTimeout(ShoalError):  # noqa: N818
 
 class PeerLost(ShoalError):  # noqa: N818
     """Another worker of the group is gone, so the operation cannot end. Not the cause of the failure."""
+
+
+class PeerDiffers(PeerLost):
+    """Another worker has built another program, so that no view with it can train. Not the cause of the failure."""
 
 
 class WorkerFailed(ShoalError):  # noqa: N818

@@ -68,7 +68,9 @@ class ViewChanged(Event):
 
 @dataclass(frozen=True)
 class StepCommitted(Event):
-    """A step is part of the model. `cursor` is behind it; `timings` holds seconds by span for each worker."""
+    """A step is part of the model. `cursor` is behind it; `timings` holds seconds by span for each worker. Where
+    workers do not go in step, `staleness` says of each batch how many commits lay between reading and committing, and
+    `lead` by how many tasks a worker was ahead of the slowest when it began one, at most."""
 
     kind: ClassVar[str] = "step"
     cursor: Cursor
@@ -77,6 +79,8 @@ class StepCommitted(Event):
     learning_rates: tuple[float, ...]
     step_s: float
     timings: tuple[Mapping[str, float], ...] = ()
+    staleness: tuple[int, ...] = ()
+    lead: int = 0
 
 
 @dataclass(frozen=True)

@@ -197,10 +197,12 @@ class Membership:
         roster, targets = self._roster, self._roster.targets()
         workers = []
         for key, known in roster.workers.items():
-            member, one = self.view.member(key), known.status
+            member, one, note = self.view.member(key), known.status, roster.note(key)
             rank = None if member is None else member.rank
+            step, phase = (None, None) if note is None else (note.step, note.phase)
             workers.append({"key": key, "agent": one.agent, "host": one.host, "pid": one.pid, "rank": rank,
-                            "state": one.state, "view": one.view, "fit": one.fit})  # fmt: skip
+                            "state": one.state, "view": one.view, "fit": one.fit, "step": step,
+                            "phase": phase})  # fmt: skip
         agents = []
         for name, agent in roster.agents.items():
             host, home, capacity = agent.status.host, agent.status.home, agent.status.capacity

@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 
 import msgpack
 
+from shoal.core.phases import PHASES, UNKNOWN
 from shoal.core.world import Member, View
 from shoal.elastic import fields
 from shoal.elastic.fields import BadMessage, array, choice, flag, mapping, number, octets, record, text
-from shoal.elastic.status import AgentStatus, AgentWord, WorkerNote, WorkerStatus, WorkerWord
+from shoal.elastic.status import AgentStatus, AgentWord, Loss, WorkerNote, WorkerStatus, WorkerWord
 
 __all__ = ["MAX_FRAME_BYTES", "BadMessage", "Message", "decode", "decode_reply", "encode", "encode_reply"]
 
@@ -113,7 +114,13 @@ _PID = number(0, 1 << 32)
 _STORE_KEY = text(512, least=1)
 _VALUE = octets(1 << 16)
 
-_NOTE = record(WorkerNote, pid=_PID, alive=flag, ended=flag, cause=_LINE, preempted=flag)
+_STEP = number(0, 1 << 53)
+_PHASE = choice((*PHASES, UNKNOWN))
+
+_NOTE = record(
+    WorkerNote, pid=_PID, alive=flag, ended=flag, cause=_LINE, preempted=flag, step=_STEP, phase=_PHASE
+)  # fmt: skip
+_LOSS = record(Loss, cause=_LINE, step=_STEP, phase=_PHASE)
 _MEMBER = record(
     Member, role=text(16), rank=number(0, 4096), host=_NAME, pid=_PID, key=_KEY, agent=text(64), seat=number(0, 4096),
     address=_NAME,
@@ -150,7 +157,7 @@ _REPLIES: dict[str, Callable[[Any], Any]] = {
     ),
     "agent-word": record(
         AgentWord, evict=mapping(_KEY, _LINE, 4096), target=fields.optional(number(0, 4096)), view=_VIEW, over=flag,
-        lost=mapping(_KEY, _LINE, 4096),
+        lost=mapping(_KEY, _LOSS, 4096),
     ),
     "answer": fields.anything,
     "refused": record(Refused, reason=_LINE),

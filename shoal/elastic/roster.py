@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from shoal.core.world import Member
 from shoal.elastic.known import KnownAgent, KnownWorker
-from shoal.elastic.status import AgentStatus, WorkerStatus
+from shoal.elastic.status import AgentStatus, Loss, WorkerNote, WorkerStatus
 from shoal.elastic.targets import Host, leavers, targets
 
 MOST_KEYS = 65536  # that a run may ever have: no one can fill the memory with them
@@ -24,7 +25,7 @@ class Roster:
         self.agents: dict[str, KnownAgent] = {}  # by arrival
         self.out: dict[str, str] = {}  # keys that can never come in again, and why
         self.evict: dict[str, str] = {}  # of these, those that their agent has to kill, and which agent that is
-        self.lost: dict[str, str] = {}  # of these, the last that were lost, and why
+        self.lost: dict[str, Loss] = {}  # of these, the last that were lost
         self.wanted: int | None = None  # workers in all, once someone has said it
         self.changes = 0  # grows with every change that could matter to anyone
         self._arrivals = 0
@@ -92,13 +93,20 @@ class Roster:
 
     def put_out(self, key: str, cause: str, lost: bool) -> None:
         """`key` can never come in again."""
+        note = self.note(key)
         self.workers.pop(key, None)
         self.out[key] = cause
         self.changes += 1
         if lost:
-            self.lost[key] = cause
+            self.lost[key] = Loss(cause, note.step, note.phase) if note is not None else Loss(cause)
             if len(self.lost) > _LOST_TOLD:
                 del self.lost[next(iter(self.lost))]
+
+    def note(self, key: str) -> WorkerNote | None:
+        """What its agent has last said of a worker that has spoken."""
+        known = self.workers.get(key)
+        agent = self.agents.get(known.status.agent) if known is not None else None
+        return agent.status.workers.get(key) if agent is not None else None
 
     def at_door(self) -> list[WorkerStatus]:
         """All that wait at the door of any fit, by arrival."""
@@ -160,7 +168,7 @@ class Roster:
             "agents": [one.to_json() for one in self.agents.values()],
             "out": self.out,
             "evict": self.evict,
-            "lost": self.lost,
+            "lost": {key: asdict(loss) for key, loss in self.lost.items()},
             "wanted": self.wanted,
             "arrivals": self._arrivals,
         }
@@ -171,7 +179,8 @@ class Roster:
         agents = [KnownAgent.from_json(one, now_s) for one in data["agents"]]
         self.workers = {one.status.key: one for one in known}
         self.agents = {one.status.agent: one for one in agents}
-        self.out, self.evict, self.lost = dict(data["out"]), dict(data["evict"]), dict(data["lost"])
+        self.out, self.evict = dict(data["out"]), dict(data["evict"])
+        self.lost = {key: Loss(**loss) for key, loss in data["lost"].items()}
         self.wanted, self._arrivals = data["wanted"], int(data["arrivals"])
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from shoal.core.phases import UNKNOWN
 from shoal.core.world import View
 
 WorkerState = Literal["door", "in", "left", "broken", "going", "gone", "finished"]
@@ -62,13 +63,15 @@ class WorkerWord:
 class WorkerNote:
     """What an agent says of a worker that it has started. `alive`: the process computes, as seen from outside
     (it used the processor since the last look), though it may be unable to say so itself. Once `ended`, `cause` says
-    how, in one line."""
+    how, in one line. `step` and `phase`: where it was at the last look, or when it ended."""
 
     pid: int
     alive: bool = False
     ended: bool = False
     cause: str = ""
     preempted: bool = False  # it was told to go, by SIGTERM or by its host's end
+    step: int = 0
+    phase: str = UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -85,13 +88,22 @@ class AgentStatus:
 
 
 @dataclass(frozen=True)
+class Loss:
+    """Why a worker was lost, in one line, and where it was when its agent was last heard."""
+
+    cause: str
+    step: int = 0
+    phase: str = UNKNOWN
+
+
+@dataclass(frozen=True)
 class AgentWord:
     """What the coordinator says to an agent. `evict`: workers that are out, with the cause: kill them. `target`: how
     many workers the agent should run now. `view`: the current view, for whoever reports. `over`: the run has ended.
-    `lost`: the workers of any host that were lost last, with the cause."""
+    `lost`: the workers of any host that were lost last."""
 
     evict: Mapping[str, str] = field(default_factory=dict)
     target: int | None = None
     view: View | None = None
     over: bool = False
-    lost: Mapping[str, str] = field(default_factory=dict)
+    lost: Mapping[str, Loss] = field(default_factory=dict)

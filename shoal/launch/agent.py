@@ -286,9 +286,11 @@ class Agent:
         return replace(status, workers={key: replace(note, alive=False) for key, note in status.workers.items()})
 
     def _note(self, hand: Hand) -> WorkerNote:
-        preempted = self.supervisor.workers[hand.number].departed
+        state = self.supervisor.workers[hand.number]
+        # whoever has taken its seat since has overwritten what is there
+        step, phase = (state.step, state.phase) if hand.ended else self._control.progress(hand.seat)
         cause = "".join(letter if letter.isprintable() else " " for letter in hand.cause)[:1000]
-        return WorkerNote(hand.pid, hand.alive, hand.ended, cause, preempted)
+        return WorkerNote(hand.pid, hand.alive, hand.ended, cause, state.departed, step, phase)
 
     def casualty(self, number: int, account: Account) -> Casualty:
         """What is known of a worker's end."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from shoal.core.phases import UNKNOWN
 from shoal.core.world import Member, View
-from shoal.elastic.status import AgentWord
+from shoal.elastic.status import AgentWord, Loss
 from shoal.launch.failure import Account, Casualty, silence_s
 
 
@@ -15,22 +16,29 @@ class LostElsewhere:
     """A worker of another host that was a member of view `view`, of `size`."""
 
     member: Member
-    cause: str
+    loss: Loss
     view: int
     size: int
 
     def casualty(self, step: int, now_s: float | None = None) -> Casualty:
-        """For the record; `step`: how far the run was. When it failed is known only if it fell silent."""
+        """For the record; `step`: how far the run is here, where nobody has ever said how far the worker was. When it
+        failed is known only if it fell silent, and then where it was may be out of date by a fraction of a lease."""
         now_s = time.monotonic() if now_s is None else now_s
-        silent_s = silence_s(self.cause)
-        silent, detected_s = silent_s is not None, silent_s or 0.0
-        words = f"{self.cause}. It may have been cut off, or its host is gone." if silent else self.cause
-        account = Account("frozen" if silent else "ended", words, self.cause, from_within=False)
+        loss = self.loss
+        cause, silent_s = loss.cause, silence_s(loss.cause)
+        told = loss.phase != UNKNOWN
+        if silent_s is None:
+            account = Account("ended", cause, cause, from_within=False)
+        else:
+            cause = f"{cause}, last heard of in {loss.phase} at step {loss.step}" if told else cause
+            words = f"{cause}. It may have been cut off, or its host is gone."
+            account = Account("frozen", words, cause, from_within=False)
+        detected_s = silent_s or 0.0
         return Casualty(
             self.member.rank,
             account,
-            step,
-            "unknown",
+            loss.step if told else step,
+            loss.phase,
             detected_s,
             size=self.size,
             view=self.view,
@@ -49,10 +57,10 @@ class Elsewhere:
     def hear(self, word: AgentWord) -> list[LostElsewhere]:
         """Members of other hosts that are lost, each once."""
         found = []
-        for key, cause in word.lost.items():
+        for key, loss in word.lost.items():
             if key in self._members and key not in self._told:
                 member, view = self._members[key]
-                found.append(LostElsewhere(member, cause, view.number, view.size))
+                found.append(LostElsewhere(member, loss, view.number, view.size))
                 self._told.add(key)
         if word.view is not None:
             for member in word.view.members:

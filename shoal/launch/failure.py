@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shoal.core.errors import CollectiveTimeout, PeerLost, ShoalError
+from shoal.core.errors import CollectiveTimeout, DiskError, PeerLost, ShoalError
 from shoal.launch.frames import user_traceback
 
-Kind = Literal["user", "exception", "exit", "ended", "signal", "frozen", "hang", "peer"]
+Kind = Literal["user", "disk", "exception", "exit", "ended", "signal", "frozen", "hang", "peer"]
 _MESSAGE_LIMIT = 100_000
 _SILENT = re.compile(r"for ([\d.]+) s")
 # what the kernel sends a process for what it has done itself
@@ -23,9 +23,10 @@ _OWN_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.
 class Account:
     """Why one worker ended. `message` is for the user to read, `cause` is one line for the log.
 
-    Kinds: ``user`` (a mistake, shown without frames), ``exception`` (with the user's frames), ``exit`` (the
-    script left with a status), ``ended`` (the process did, without a word), ``signal`` (it was killed), ``frozen`` (it
-    gave no sign of life), ``hang`` (it made no progress), ``peer`` (it ended only because another did).
+    Kinds: ``user`` (a mistake, shown without frames), ``disk`` (its run directory could no longer be written;
+    without frames, too), ``exception`` (with the user's frames), ``exit`` (the script left with a status), ``ended``
+    (the process did, without a word), ``signal`` (it was killed), ``frozen`` (it gave no sign of life), ``hang`` (it
+    made no progress), ``peer`` (it ended only because another did).
     `from_within`: the worker has done it itself, and would again in the same place.
     """
 
@@ -52,6 +53,8 @@ def account_of(error: BaseException) -> Account | None:
     text = str(error)[:_MESSAGE_LIMIT]
     if isinstance(error, PeerLost | CollectiveTimeout):
         return Account("peer", text, text)
+    if isinstance(error, DiskError):
+        return Account("disk", text, _first_line(text), error.exit_status)
     if isinstance(error, ShoalError):
         kind: Kind = "user" if error.exit_status == 2 else "exception"
         return Account(kind, text, _first_line(text), error.exit_status)

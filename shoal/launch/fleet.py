@@ -27,7 +27,8 @@ from shoal.store.spec import ServerSpec
 
 @dataclass(frozen=True)
 class Means:
-    """What fleets need of their launcher. `later` has a function called in the launcher's thread, from any thread."""
+    """What fleets need of their launcher. `later` has a function called in the launcher's thread, from any thread.
+    `plugins` are modules of the user's, in the `search_path`."""
 
     nursery: Nursery
     selector: selectors.BaseSelector
@@ -35,6 +36,7 @@ class Means:
     search_path: tuple[str, ...]
     hang_s: float
     later: Callable[[Callable[[], None]], None]
+    plugins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,8 @@ class LaunchedFleet:
         if self.over:
             return
         terms, means = self.terms, self._means
-        spec = ServerSpec(name, post, means.keys, listen, terms.lease_s, terms.encrypt, PLUGINS, means.search_path)
+        plugins = (*PLUGINS, *means.plugins)
+        spec = ServerSpec(name, post, means.keys, listen, terms.lease_s, terms.encrypt, plugins, means.search_path)
         copy = "" if name.startswith(f"{post}a") else "b"
         child = self.children[name] = ServerChild(means.nursery, spec, copy)
         if self._logs is not None:

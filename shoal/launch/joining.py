@@ -137,8 +137,10 @@ class _Stay:
         """Start the workers as soon as that can be, and watch them until the last has ended."""
         if self._nursery.ready:
             self._fork()
-        while not self._over():
-            self._agent.watch()
+        while True:
+            self._agent.watch()  # the end of the last worker may lead to another one's start
+            if self._over():
+                break
             self._follow()
             for key, _ in self._selector.select(0.0 if self._over() else self._patience_s()):
                 key.data()
@@ -190,8 +192,6 @@ class _Stay:
             else:
                 say("shoal: leaving the run at the end of this step … (Ctrl-C again to leave at once)")
                 self._end(0, "left the run", LEAVE_S)
-                for decision in self._supervisor.on_target(0):
-                    self._agent.carry_out(decision)
 
     # -- what follows
 
@@ -215,10 +215,11 @@ class _Stay:
                 self._supervisor.on_interrupt(2)
 
     def _end(self, status: int, why: str, within_s: float) -> None:
-        """It is to end, within so many seconds. The first reason counts, the shortest time too."""
+        """It is to end, within so many seconds. The first reason counts, the shortest time too. Nobody is replaced."""
         if not self._why:
             self._why, self._status = why, status
         self._until_s = min(self._until_s, time.monotonic() + within_s)
+        self._supervisor.on_target(0)
         if not self._agent.leaving:
             self._agent.leaving = True
             self._agent.say()

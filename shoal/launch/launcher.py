@@ -302,6 +302,8 @@ class _Watch:
             os.close(self._payload)
         if self._rendezvous:
             remove_rendezvous(self._rendezvous)
+        for record in self._teller.records:
+            record.make_room()
 
 
 def _packed(job: Job) -> int | None:

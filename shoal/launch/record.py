@@ -11,6 +11,7 @@ from shoal.core.errors import ShoalError
 from shoal.core.events import Event, Fault, MemberLost
 from shoal.core.world import Member
 from shoal.launch.failure import Casualty
+from shoal.launch.reserve import Reserve
 from shoal.launch.rundir import RunDir
 
 TERMINAL = frozenset({"completed", "stopped", "interrupted", "failed"})
@@ -27,12 +28,13 @@ class _Entry:
 class Record:
     """The run directory of a run that was launched at `launched_ns` (wall clock). The summary of an earlier run in the
     same directory is not taken for that of this one. `problem`: what keeps it from being written (a full disk,
-    perhaps)."""
+    perhaps). Some space is held back for the end: `make_room` when that has come, and nobody else writes any more."""
 
     def __init__(self, run_dir: str, launched_ns: int) -> None:
         self.run_dir = RunDir(Path(run_dir))
         self.problem: str | None = None
         self._launched_ns = launched_ns
+        self._reserve = Reserve(self.run_dir.path)
         self._entries: list[_Entry] = []
         self._resumptions: list[tuple[int, float]] = []
         self._served_again: list[tuple[int, float]] = []
@@ -51,6 +53,10 @@ class Record:
             self.run_dir.append(event)
         except ShoalError as error:
             self.problem = str(error)
+
+    def make_room(self) -> None:
+        """Give back the space that was held for what is entered from now on."""
+        self._reserve.give_back()
 
     def enter(self, one: Casualty, member: Member) -> None:
         """A worker is lost, or a server."""
@@ -95,6 +101,7 @@ class Record:
     def conclude(self, failed: bool, workers: int) -> dict[str, Any] | None:
         """Enter all faults in the summary, once, at the end of the run, and return it. A run that has `failed` gets one
         in any case; one in which the first worker has stated the end itself keeps that."""
+        self.make_room()
         summary = self.summary()
         faults = self.faults()
         if summary is None and not failed:

@@ -18,7 +18,7 @@ import yaml
 from pydantic import ValidationError
 
 from shoal.core.config import MAY_CHANGE_ON_RESUME, Config, flatten
-from shoal.core.errors import RunDirError
+from shoal.core.errors import DiskError, RunDirError
 from shoal.core.events import Event
 
 # what a launcher that other hosts join puts there before the script has run
@@ -67,7 +67,7 @@ class RunDir:
         saved = {"script": _identity(script), **config.to_json()}
         new = not self.exists
         try:
-            with self.writing():
+            with self.writing(begun=False):
                 self.path.mkdir(parents=True, exist_ok=True)
                 for half_written in self.path.glob(".*.tmp"):
                     if not _is_being_written(half_written):  # but was, by a run that was killed meanwhile
@@ -111,7 +111,7 @@ class RunDir:
         try:
             data = yaml.safe_load(self.config_file.read_text())
         except OSError as error:
-            raise disk_error(self.config_file, error) from error
+            raise disk_error(self.config_file, error, begun=False) from error
         except (yaml.YAMLError, ValueError) as error:
             raise self._damaged("it is no YAML") from error
         if not isinstance(data, dict):
@@ -156,7 +156,7 @@ class RunDir:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the directory for one run at a time; the lock goes with the process, however it ends."""
-        with self.writing():
+        with self.writing(begun=False):
             self.path.mkdir(parents=True, exist_ok=True)
             fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -172,23 +172,24 @@ class RunDir:
             os.close(fd)
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Turn what the operating system says of this directory into an error that says what to do."""
+    def writing(self, begun: bool = True) -> Iterator[None]:
+        """Turn what the operating system says of this directory into a `disk_error`."""
         try:
             yield
         except OSError as error:
-            raise disk_error(self.path, error) from error
+            raise disk_error(self.path, error, begun) from error
 
 
-def disk_error(path: Path, error: OSError) -> RunDirError:
-    """What a user can do about `error` while writing below `path`."""
+def disk_error(path: Path, error: OSError, begun: bool = True) -> RunDirError:
+    """What a user can do about `error` while writing below `path`. `begun`: the run has, and this is its end."""
+    kind = DiskError if begun else RunDirError
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return RunDirError(f"no space left on the disk of {path}: free some, then run the same command again to go on")
+        return kind(f"no space left on the disk of {path}: free some, then run the same command again to go on")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return RunDirError(f"{path} cannot be written ({error.strerror}): choose another --run-dir")
+        return kind(f"{path} cannot be written ({error.strerror}): choose another --run-dir")
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
-        return RunDirError(f"{path} cannot be used, because a file is in its place: choose another --run-dir")
-    return RunDirError(f"{path} cannot be used ({error.strerror or error}): choose another --run-dir")
+        return kind(f"{path} cannot be used, because a file is in its place: choose another --run-dir")
+    return kind(f"{path} cannot be used ({error.strerror or error}): choose another --run-dir")
 
 
 def replace_file(path: Path, text: str) -> None:

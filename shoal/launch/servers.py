@@ -13,7 +13,7 @@ import queue
 import selectors
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +37,10 @@ _LOOK_CLOSELY_S = 0.02  # while somebody waits for a server
 WANTED = "servers"  # the message by which a worker asks for them
 
 
-def wish(fit: int, servers: int, replicas: int, encrypt: str) -> dict[str, Any]:
-    """What a worker says to have servers for a fit()."""
-    return {"type": WANTED, "fit": fit, "terms": {"servers": servers, "replicas": replicas, "encrypt": encrypt}}
+def wish(fit: int, servers: int, replicas: int, encrypt: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
+    """What a worker says to have servers for a fit(). `plugins` are the user's modules that they import first."""
+    terms = {"servers": servers, "replicas": replicas, "encrypt": encrypt}
+    return {"type": WANTED, "fit": fit, "terms": terms, "plugins": list(plugins)}
 
 
 class Servers:
@@ -88,7 +89,7 @@ class Servers:
         fit = int(message["fit"])
         if fit in self._fleets or any(later > fit for later in self._fleets):
             return
-        fleet = self._make(fit, message["terms"])
+        fleet = self._make(fit, message["terms"], tuple(map(str, message["plugins"])))
         fleet.on_change = partial(self._on_change, fleet)
         fleet.on_ready = self._on_ready
         fleet.on_stir = self._look_now
@@ -100,14 +101,15 @@ class Servers:
         if fit in self._run_dirs:
             fleet.open_logs(self._run_dirs[fit].logs)
 
-    def _make(self, fit: int, terms: Mapping[str, Any]) -> LaunchedFleet:
+    def _make(self, fit: int, terms: Mapping[str, Any], plugins: tuple[str, ...]) -> LaunchedFleet:
         # most runs have no servers, and need nothing of this
         from shoal.launch.fleet import LaunchedFleet, Means
         from shoal.launch.serving import search_path_of
         from shoal.store.keeper import FleetTerms
 
         job, keys = self._job, self._coordination.keys
-        means = Means(self._nursery, self._selector, keys, search_path_of(job), job.elastic.hang_s, self._later)
+        path, hang_s = search_path_of(job), job.elastic.hang_s
+        means = Means(self._nursery, self._selector, keys, path, hang_s, self._later, plugins)
         host = job.listen.address if job.listen is not None else LOOPBACK
         return LaunchedFleet(fit, FleetTerms(host=host, **terms), means)
 

@@ -23,7 +23,7 @@ class Succession:
         What comes from outside (a kill, a freeze) may come again or not. What a worker does to itself, it does again
         where nothing has changed: before the first step, and where several have done it at one step already.
         """
-        if account.kind in ("user", "peer"):
+        if account.kind in ("user", "disk", "peer"):
             return False
         if account.kind in ("exception", "exit") and self.terms.on_error == "stop":
             return False

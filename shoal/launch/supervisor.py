@@ -319,7 +319,7 @@ class Supervisor:
         accounts = list(self.failures.values())
         accounts = [account for account in accounts if account.kind != "peer"] or accounts
         if accounts and not cut_short:
-            mistakes_only = all(account.kind in ("user", "exit") for account in accounts)
+            mistakes_only = all(account.kind in ("user", "disk", "exit") for account in accounts)
             return accounts[0].status if mistakes_only else 1
         if self.too_few and not cut_short:
             return 1

@@ -127,10 +127,11 @@ class Teller:
         words = []
         if untold:
             words.append(render(untold, self._job.workers, self._agent.place.host, self._output()))
-            shown = causes(untold)
-            for number, casualty in untold.items():
-                if self.record is not None and casualty in shown:
-                    self.record.enter(casualty, self._member(number))
+            if self.record is not None:
+                self.record.make_room()
+                shown = causes(untold)
+                for number in (number for number, casualty in untold.items() if casualty in shown):
+                    self.record.enter(untold[number], self._member(number))
         if supervisor.too_few:
             words.append(self._too_few())
         return "\n\n".join(words)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from shoal.comm.control import ControlPage
-from shoal.core.errors import UserError
+from shoal.core.errors import DiskError, UserError
 from shoal.core.seeds import init_seed
 from shoal.core.world import World
 from shoal.elastic.attendance import RunOver
@@ -61,12 +61,21 @@ def main(fds: list[int]) -> NoReturn:
         pass
     except RunOver as over:
         reporter.send(over.to_message())
+    except DiskError as error:
+        _was_saving(control, spec.seat)
+        account = account_of(error)
     except BaseException as error:
         account = account_of(error)
     if account is not None and spec.role == "evaluator":
         print(account.message, file=sys.stderr)  # to its log: the launcher shows the cause alone
     reporter.send(account.to_message() if account is not None else {"type": "done"})
     leave(account.status if account is not None else 0)
+
+
+def _was_saving(control: ControlPage, seat: int) -> None:
+    """What the disk has refused may have been meant for it at any moment: events are written as they happen, and
+    checkpoints in the background."""
+    control.enter(seat, control.progress(seat)[0], "save")
 
 
 def _session(spec: WorkerSpec, control: ControlPage, reporter: Reporter, output: Output) -> Session:

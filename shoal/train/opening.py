@@ -1,7 +1,8 @@
 """Before the first step: the workers agree on where, what and how they train; who comes later is told.
 
 Nothing is written before everything that can be checked has been checked, so that a mistake leaves no run directory:
-first `open_run`, then whoever calls it builds what may still fail, then `claim`.
+first `open_run`, then whoever calls it builds what may still fail, then `claim`. A worker that has built another
+program than the others is no mistake of that kind: the run directory tells of it as of any other fault.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from shoal.comm.group import Group
 from shoal.core.config import Config, flatten
-from shoal.core.errors import RunDirError, ShoalError, UserError
+from shoal.core.errors import PeerDiffers, RunDirError, ShoalError, UserError
 from shoal.core.world import Member
 from shoal.launch.rundir import RunDir, new_path
 from shoal.launch.session import Session
@@ -69,7 +71,8 @@ class Opened:
 
 
 def open_run(spec: RunSpec, session: Session, number: int, place: Place) -> Opened:
-    """Agree with all others, of whom nobody has any state yet. Writes nothing. Collective."""
+    """Agree with all others, of whom nobody has any state yet. Writes nothing, unless a worker runs another program
+    than the others: then that one raises `UserError`, and the others `PeerDiffers`. Collective."""
     config, group = spec.config, place.group
     if place.is_first and not session.home:
         raise ShoalError(
@@ -78,20 +81,25 @@ def open_run(spec: RunSpec, session: Session, number: int, place: Place) -> Open
         )
     initialise(spec.program.model, config.init, config.seed)
     program = describe(spec)
-    _compare(program, group)
+    odd = odd_one([json.loads(word) for word in group.gather_bytes(json.dumps(program).encode(), "comparing programs")])
     resume_dir, run_dir = _locate(spec, session, number, group)
     config = _keep_choices(config, run_dir, group)
     cutting = _decide(spec, config, group)
     passes = "merged" if cutting.merged else "grain"
     chosen = {"grain": cutting.grain, "passes": passes, "layout": _decide_layout(spec, config, group)}
     config = config.model_copy(update={**chosen, "run_dir": str(run_dir.path)})
-    return Opened(run_dir, resume_dir, config, cutting, program)
+    opened = Opened(run_dir, resume_dir, config, cutting, program)
+    if odd is not None:
+        _refuse(odd, opened, session, place)
+    return opened
 
 
 def join_run(spec: RunSpec, session: Session, told: Mapping[str, Any]) -> Opened:
     """Be told what the others agreed on before this worker came. Raises `UserError` where it runs another program."""
     opened = Opened.from_json(told)
-    _refuse_other(describe(spec), opened.program, "this worker", "the others")
+    odd = odd_one([opened.program, describe(spec)])
+    if odd is not None:
+        raise UserError(odd.words("this worker", "the others"))
     _remember(spec, session, str(opened.resume_dir))
     return opened
 
@@ -223,17 +231,38 @@ def describe(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def _compare(mine: Mapping[str, Any], group: Group) -> None:
-    """All workers must be about to run the same program on the same data."""
-    everyone = [json.loads(word) for word in group.gather_bytes(json.dumps(mine).encode(), "comparing programs")]
-    for rank, theirs in enumerate(everyone):
-        _refuse_other(theirs, everyone[0], f"worker {rank}", "worker 0")
+@dataclass(frozen=True)
+class Odd:
+    """The worker with this `rank` differs from worker `whom`: in `what`."""
+
+    rank: int
+    whom: int
+    what: str
+
+    def words(self, who: str, whom: str) -> str:
+        return (
+            f"{who} differs from {whom} in {self.what}. "
+            "The script must build the same model, data and settings on every worker"
+        )
 
 
-def _refuse_other(theirs: Mapping[str, Any], common: Mapping[str, Any], who: str, whom: str) -> None:
-    for name, value in theirs.items():
-        if value != common.get(name):
-            raise UserError(
-                f"{who} differs from {whom} in {name}: {value} against {common.get(name)}. "
-                "The script must build the same model, data and settings on every worker"
-            )
+def odd_one(programs: Sequence[Mapping[str, Any]]) -> Odd | None:
+    """Who is about to run another program than most, by what `describe` says on each worker; None where all agree.
+    Where there is no majority, the first worker is right."""
+    for name in programs[0]:
+        values = [json.dumps(one.get(name)) for one in programs]
+        common = Counter(values).most_common(1)[0][0]
+        rank = next((rank for rank, value in enumerate(values) if value != common), None)
+        if rank is not None:
+            whom = values.index(common)
+            return Odd(rank, whom, f"{name}: {programs[rank].get(name)} against {programs[whom].get(name)}")
+    return None
+
+
+def _refuse(odd: Odd, opened: Opened, session: Session, place: Place) -> NoReturn:
+    """The run is over before its first step, and leaves a directory that tells why. Collective."""
+    members = greet(place)
+    with contextlib.ExitStack() as closing:
+        claim(opened, session, closing, place)
+    words = odd.words(str(members[odd.rank]), str(members[odd.whom]))
+    raise UserError(words) if place.world.rank == odd.rank else PeerDiffers(words)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from shoal.comm.group import Group
-from shoal.comm.select import forget_older, make_group
+from shoal.comm.select import forget_older, make_group, refuse_unencrypted
 from shoal.core.config import Config
 from shoal.core.errors import ConfigError, ShoalError
 from shoal.core.teams import Part
@@ -23,12 +23,15 @@ NO_STATE = -1  # acts of a worker that has just come
 
 
 class Place:
-    """Made collectively by all members of `view`; raises `PeerLost` where the view breaks meanwhile."""
+    """Made collectively by all members of `view`; raises `PeerLost` where the view breaks meanwhile, and `ConfigError`
+    where its members cannot be connected as the user wants it."""
 
     def __init__(self, session: Session, view: View, config: Config) -> None:
         me = view.member(session.attendance.key)
         if me is None:
             raise ShoalError(f"view {view.number} does not have this worker in it")
+        # a run that listens for other hosts is refused before they come: later it would end in the middle
+        refuse_unencrypted(config.comm.encrypt, any(member.address for member in view.members))
         self.view, self.me = view, me
         device = _device(me.seat, config.device)
         self.world = World(me.rank, view.size, device, me.seat)

@@ -21,7 +21,7 @@ from shoal.launch.session import Session, SessionEnd, current
 from shoal.strategies.base import Strategy, Work
 from shoal.strategies.objective import LossFunction, make_objective
 from shoal.strategies.program import Metric, OptimizerFactory, Program
-from shoal.strategies.select import choose_strategy, most_workers
+from shoal.strategies.select import choose_strategy, import_plugins, most_workers
 from shoal.train.callbacks import Callback, default_callbacks
 from shoal.train.dry_run import print_dry_run
 from shoal.train.following import check_evaluator
@@ -65,6 +65,7 @@ def prepare(
             f"{config.workers}`, not from within"
         )
     program = Program(model, make_objective(loss), optimizer, with_defaults(loss, metrics))
+    import_plugins(config.server.plugins)
     own = strategy if isinstance(strategy, Strategy) and strategy.name == config.strategy else None
     used = own or choose_strategy(config.strategy, most_workers(config), config.hybrid, config.server)
 

@@ -17,7 +17,7 @@ import torch
 
 from shoal.comm.handing import hand_over
 from shoal.core.cursor import Batches, Cursor, GlobalBatch
-from shoal.core.errors import NonFiniteLoss, NonFiniteState, PeerLost, ShoalError
+from shoal.core.errors import NonFiniteLoss, NonFiniteState, PeerDiffers, PeerLost, ShoalError
 from shoal.core.events import CodecChosen, Evaluated, RunEnded, SizeWished, StepCommitted, Warned
 from shoal.core.length import Length
 from shoal.core.order import Indices, epoch_order
@@ -99,9 +99,9 @@ class Run:
                 self._closing.push(opening)
                 self._seen_view = 0
                 return
-            except PeerLost:
+            except PeerLost as lost:
                 opening.close()
-                if not self._survives:
+                if not self._survives or isinstance(lost, PeerDiffers):
                     raise
                 view = self._attendance.next(view, broken=True)
             except BaseException:
@@ -456,6 +456,7 @@ class Run:
         self._coverage.commit(result.committed, result.spans, lambda start, stop: self._order(before, start, stop))
         last = batches[-1].cursor
         ledger.cursor = self._batches.after(last)
+        ledger.staleness = ledger.staleness.after(result.staleness, result.lead)
         if before.batch == 0:
             self._account.new_epoch()
         samples = sum(batch.samples for batch in batches)
@@ -467,7 +468,12 @@ class Run:
             due.append("save")
         ledger.due = [*due, *(["reason"] if result.stop else [])]
         self._session.control.step_done(self._place.me.seat)
-        self._scribe(StepCommitted(self.cursor, result.loss, samples, work.learning_rates, seconds, result.timings))
+        self._scribe(
+            StepCommitted(
+                self.cursor, result.loss, samples, work.learning_rates, seconds, result.timings, result.staleness,
+                result.lead,
+            )
+        )  # fmt: skip
         if result.codec is not None:
             one = result.codec
             self._scribe(CodecChosen(before.step, one.name, one.reason, dict(one.predicted_s)))
@@ -677,6 +683,7 @@ class Run:
             spans=self._spans.totals,
             seconds=time.perf_counter() - self._began,
             faults=(self._opened.run_dir.summary() or {}).get("faults", []),  # of this run before it went on
+            staleness=self.ledger.staleness,
         )
         if self._place.keeps_record:  # before anyone can take this act for done
             self._opened.run_dir.write_summary(mine)

@@ -19,7 +19,7 @@ from shoal.launch.session import Session, SessionEnd, current
 from shoal.strategies.base import Strategy
 from shoal.strategies.objective import LossFunction, make_objective
 from shoal.strategies.program import Metric, OptimizerFactory, Program
-from shoal.strategies.select import choose_strategy, most_workers
+from shoal.strategies.select import choose_strategy, import_plugins, most_workers
 from shoal.train.callbacks import Callback, default_callbacks
 from shoal.train.dry_run import print_dry_run
 from shoal.train.following import check_evaluator, follow
@@ -100,6 +100,7 @@ class Trainer:
         return resolve(*layers)
 
     def _spec(self, config: Config) -> RunSpec:
+        import_plugins(config.server.plugins)
         # a flag or file that names another strategy wins over the object in the script
         own = self._strategy if self._strategy is not None and self._strategy.name == config.strategy else None
         strategy = own or choose_strategy(config.strategy, most_workers(config), config.hybrid, config.server)

@@ -48,6 +48,8 @@ def test_help_ends_with_examples(command: str, words: str, capsys: pytest.Captur
         (("--listen", "203.0.113.9"), "is not an address of this host"),
         (("--listen", "127.0.0.1:x"), "'x' is no port"),
         (("--listen", "127.0.0.1", "--dry-run"), "--listen: a dry run"),
+        (("--listen", "127.0.0.1", "--encrypt", "on"), "comm.encrypt=on cannot be kept between hosts"),
+        (("--listen", "127.0.0.1", "--set", "comm.encrypt=on"), "comm.encrypt=on cannot be kept between hosts"),
     ],
 )
 def test_listen(place: Path, given: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:

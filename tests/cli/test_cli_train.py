@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from shoal.cli.main import main
+from shoal.comm.codecs.names import CODECS
 from shoal.core.errors import WorkerFailed
 from shoal.launch import launcher
 from shoal.launch.job import Job, Outcome
+from shoal.strategies.names import STRATEGIES
 
 DEADLINE_S = 120.0
 
@@ -53,6 +55,7 @@ def script(tmp_path: Path) -> str:
 @pytest.mark.unit
 def test_a_job_is_what_was_asked_for(jobs: Jobs, script: str) -> None:
     words = ["-w", "2", "--strategy", "allreduce", "--seed", "7", "--epochs", "3", "--run-dir", "runs/mine"]
+    words += ["--codec", "topk:0.05", "--encrypt", "on"]
     more = ["--set", "threads=1", "--set", "clip.norm=1", "--dry-run", "--", "--data", "x", "--workers", "9"]
     assert main(["train", script, *words, *more]) == 0
     (job,) = jobs.jobs
@@ -64,6 +67,8 @@ def test_a_job_is_what_was_asked_for(jobs: Jobs, script: str) -> None:
             {
                 "workers": 2,
                 "strategy": "allreduce",
+                "comm.codec": "topk:0.05",
+                "comm.encrypt": "on",
                 "run_dir": "runs/mine",
                 "epochs": 3,
                 "seed": 7,
@@ -110,6 +115,8 @@ def test_help_teaches(capfd: pytest.CaptureFixture[str]) -> None:
     text = capfd.readouterr().out
     for word in ("--workers", "--dry-run", "--json", "Examples", "--set weights=[3,1]", "checkpoint.every"):
         assert word in text
+    for name in (*STRATEGIES, *CODECS, "--codec", "--encrypt", "auto|on|off"):
+        assert name in text, f"{name} is not taught"
     assert main([]) == 0
     assert "train" in capfd.readouterr().out
     assert main(["settings"]) == 0

@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import Store
 
 from shoal.comm import rendezvous
 from shoal.comm.control import ControlPage
-from shoal.comm.select import choose_backend, make_group
+from shoal.comm.select import choose_backend, make_group, refuse_unencrypted
 from shoal.comm.shm import ShmGroup
 from shoal.comm.solo import SoloGroup
 from shoal.core.errors import ConfigError, ShoalError
@@ -99,6 +99,14 @@ def test_shared_memory_between_hosts_is_refused_and_the_hosts_are_named() -> Non
     name, reason = choose_backend("auto", "cpu", ("red", "blue"))
     assert name == "gloo"
     assert "red, blue" in reason
+
+
+def test_who_insists_on_encryption_gets_no_run_between_hosts() -> None:
+    with pytest.raises(ConfigError, match=r"comm\.encrypt=on.*gloo.*comm\.encrypt=auto.*without --listen"):
+        refuse_unencrypted("on", between_hosts=True)
+    refuse_unencrypted("on", between_hosts=False)
+    for encrypt in ("auto", "off"):
+        refuse_unencrypted(encrypt, between_hosts=True)
 
 
 def test_a_stranger_gets_no_group() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,10 @@ import pytest
 from e2e import Process, Run, Shoal, eventually, shoal_command
 from e2e_script import SCRIPT, program
 
+from shoal.launch.reserve import SIZE_BYTES
+
 pytestmark = pytest.mark.ranks
+HOST = socket.gethostname()
 
 
 @pytest.fixture
@@ -51,9 +55,10 @@ def test_full_from_the_start(shoal_here: Shoal, tiny_disk: Path) -> None:
     assert [entry.name for entry in tiny_disk.iterdir()] == ["ballast"]
 
 
-@pytest.mark.parametrize("free_bytes", [16_000, 40_000, 70_000])
+@pytest.mark.parametrize("free_bytes", [SIZE_BYTES - 384, 40_000, 80_000])
 def test_full_in_the_middle(shoal_here: Shoal, tiny_disk: Path, free_bytes: int) -> None:
-    """Whatever is written first when no space is left: events, a checkpoint, a history, a log."""
+    """Whatever is written first when no space is left: events, a checkpoint, a history, a log. What is held back for it
+    suffices to note the end, unless there never was so much."""
     shoal_here.write(SCRIPT)
     words = ("--workers", "2", "--epochs", "12")
     assert shoal_here.train(*words, "--run-dir", "whole").status == 0
@@ -62,13 +67,17 @@ def test_full_in_the_middle(shoal_here: Shoal, tiny_disk: Path, free_bytes: int)
     assert done.status == 2, done
     assert "Traceback" not in done.err
     assert '  File "' not in done.err
-    assert re.match(
-        r"shoal: error: no space left on the disk of .*/disk/run.*: free some, then run the same command again",
-        done.err,
-    ), done.err
-    assert done.err.count("shoal: error") == 1
+    cause = r"no space left on the disk of \S*/disk/run\S*: free some, then run the same command again to go on"
+    said = re.match(rf"shoal: worker 0 of 2 on {HOST} failed at step (\d+) \(save\)\n\n({cause})\n", done.err)
+    assert said is not None, done.err
     run = Run(tiny_disk / "run")
-    assert run.events()  # every line is whole
+    if free_bytes > SIZE_BYTES:
+        assert done.err.count("no space left") == 1, "it could be noted"
+        named = {"member": f"worker 0 on {HOST}", "at_step": int(said[1]), "phase": "save", "cause": said[2]}
+        (fault,), (logged,) = run.summary()["faults"], run.events("fault")
+        assert named.items() <= fault.items()
+        assert named.items() <= logged.items()
+    assert not list(run.path.glob(".reserve*")), "nothing is held back any more"
     ballast.unlink()
     assert shoal_here.train(*words, "--run-dir", "disk/run").status == 0
     assert run.outcome() == Run(shoal_here.directory / "whole").outcome()

@@ -80,14 +80,6 @@ IN_THE_SCRIPT = {
         {"train": "torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data(237, 1)))"},
         r"is a DataLoader: give its dataset",
     ),
-    "other data on another worker": (
-        {"train": "data(237 + rank(), 1)"},
-        r"worker 1 differs from worker 0 in samples of training data: 238 against 237",
-    ),
-    "another model on another worker": (
-        {"model": "nn.Linear(10, 4 + rank())"},
-        r"worker 1 differs from worker 0 in parameters",
-    ),
 }
 
 
@@ -97,6 +89,22 @@ def test_in_the_script(shoal_here: Shoal, wrong: dict[str, str], words: str) -> 
     done = shoal_here.train("--workers", "2", "--run-dir", "run")
     assert re.search(words, done.message()), done.err
     assert shoal_here.files() == {"script.py"}
+    assert done.out == ""
+    assert done.seconds < START_AND_END_S
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"train": "data(237 + rank(), 1)"}, "samples of training data: 238 against 237"),
+        ({"model": "nn.Linear(10, 4 + rank())"}, "parameters"),
+    ],
+)
+def test_another_program_on_another_worker(shoal_here: Shoal, wrong: dict[str, str], words: str) -> None:
+    """That is a fault of that worker, which is told like any other: see `test_culprits`."""
+    shoal_here.write(program(**wrong))
+    done = shoal_here.train("--workers", "2", "--run-dir", "run")
+    assert re.match(rf"worker 1 on \S+ differs from worker 0 on \S+ in {words}", done.message()), done.err
     assert done.out == ""
     assert done.seconds < START_AND_END_S
 
@@ -243,3 +251,15 @@ def bad():
     assert summary["status"] == "failed"
     assert "NaN" in summary["faults"][0]["cause"]
     assert shoal_here.run.events("run_ended")[-1]["status"] == "failed"
+
+
+def test_encryption_that_a_script_insists_on_cannot_be_had_where_other_hosts_may_join(shoal_here: Shoal) -> None:
+    """Refused before the first step, though no other host is there yet; what the user says in the end counts."""
+    shoal_here.write(program(settings="epochs=1, comm={'encrypt': 'on'},"))
+    words = ("--workers", "2", "--listen", "127.0.0.1", "--run-dir", "run")
+    done = shoal_here.train(*words)
+    assert done.status == 2, done
+    assert "shoal: error: comm.encrypt=on cannot be kept between hosts: workers of several hosts" in done.err
+    assert not shoal_here.run.events("step")
+    assert shoal_here.train(*words, "--encrypt", "auto").status == 0
+    assert shoal_here.train("--workers", "2", "--run-dir", "alone").status == 0, "on one host nothing is in its way"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 
+from shoal.core.phases import UNKNOWN
 from shoal.core.world import View
 from shoal.elastic.membership import Membership
 from shoal.elastic.status import AgentStatus, WorkerNote, WorkerStatus, WorkerWord
@@ -19,10 +20,11 @@ def status(key: str, state: str = "door", view: int = 0, fit: int = 0, agent: st
 
 def agent(
     name: str, *running: str, home: bool = False, capacity: int = 4, ended: dict[str, str] | None = None,
-    alive: bool = False, leaving: bool = False,
+    alive: bool = False, leaving: bool = False, seen: tuple[int, str] = (0, UNKNOWN),
 ) -> AgentStatus:  # fmt: skip
-    notes = {key: WorkerNote(1, alive=alive) for key in running}
-    notes |= {key: WorkerNote(1, ended=True, cause=cause) for key, cause in (ended or {}).items()}
+    at = {"step": seen[0], "phase": seen[1]}
+    notes = {key: WorkerNote(1, alive=alive, **at) for key in running}
+    notes |= {key: WorkerNote(1, ended=True, cause=cause, **at) for key, cause in (ended or {}).items()}
     return AgentStatus(name, f"host-{name}", home, capacity, notes, leaving)
 
 

@@ -25,7 +25,7 @@ from shoal.elastic.messages import (
 
 MESSAGES: tuple[Message, ...] = (
     status("intruder", "in", 3, 1, "agent"),
-    agent("intruder", "a", "b", ended={"c": "killed by signal 9"}),
+    agent("intruder", "a", "b", ended={"c": "killed by signal 9"}, seen=(14, "reduce")),
     Scale(3),
     Ask(),
     SetJournal("/nowhere"),

@@ -18,6 +18,7 @@ from shoal.comm.control import ControlPage
 from shoal.elastic.journal import JOURNAL_NAME
 from shoal.elastic.linked import LinkedAttendance
 from shoal.elastic.messages import Scale, SetJournal
+from shoal.elastic.status import Loss
 from shoal.elastic.terms import Terms
 
 pytestmark = pytest.mark.ranks
@@ -64,7 +65,7 @@ def test_members_go_on_after_the_coordinator_was_killed(tmp_path: Path, control:
         run.start()
         after = waiting.result(PATIENCE_S)
         assert (after.number, [member.key for member in after.members]) == (view.number + 1, ["w0"])
-        assert watch.wait_until(lambda word: word.lost or None, PATIENCE_S) == {"w1": "killed by signal 9"}
+        assert watch.wait_until(lambda word: word.lost or None, PATIENCE_S) == {"w1": Loss("killed by signal 9")}
 
 
 def test_the_journal_may_be_named_later_and_only_once(tmp_path: Path, control: ControlPage) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from shoal.core.world import Member, View
 from shoal.elastic.messages import BadMessage, Message, Refused, decode, decode_reply, encode, encode_reply
-from shoal.elastic.status import AgentStatus, AgentWord, WorkerNote, WorkerWord
+from shoal.elastic.status import AgentStatus, AgentWord, Loss, WorkerNote, WorkerWord
 
 pytestmark = pytest.mark.unit
 VIEW = View(7, (Member("worker", 0, "host", 12, "key", "agent", 3, "10.0.0.1"), Member("worker", 1, "other", 13, "k")))
@@ -31,7 +31,7 @@ def test_every_message_comes_back(message: Message) -> None:
         WorkerWord(),
         WorkerWord(VIEW, 3, 7, 1, True, "frozen", ("worker 1 on other",)),
         AgentWord(),
-        AgentWord({"key": "frozen"}, 3, VIEW, True, {"key": "killed"}),
+        AgentWord({"key": "frozen"}, 3, VIEW, True, {"key": Loss("killed", 14, "reduce"), "other": Loss("silent")}),
         Refused("the store is full"),
         {"view": None, "workers": [{"rank": 1}]},
         [b"value", None],
@@ -76,6 +76,13 @@ def test_a_wrong_value_never_becomes_one_of_another_type(message: Message) -> No
             before = getattr(message, name)
             assert type(getattr(taken, name)) is type(before)
             assert getattr(taken, name) == (tuple(wrong) if isinstance(before, tuple) else wrong)
+
+
+def test_what_an_agent_says_of_a_worker_is_checked_too() -> None:
+    for name, wrong in (("phase", "dancing"), ("phase", 3), ("step", -1), ("step", 1 << 60), ("step", True)):
+        note = dataclasses.replace(WorkerNote(1, step=14, phase="reduce"), **{name: wrong})
+        with pytest.raises(BadMessage):
+            decode(encode(AgentStatus("a", "host", False, 1, {"k": note}), TOKEN))
 
 
 def test_sizes_are_bounded() -> None:

@@ -8,6 +8,7 @@ from elastic_cases import Room, agent, status
 from shoal.core.errors import ConfigError
 from shoal.elastic.ordering import choose
 from shoal.elastic.roster import outdated
+from shoal.elastic.status import Loss
 from shoal.elastic.targets import Host, leavers, targets
 from shoal.elastic.terms import Terms
 
@@ -67,7 +68,7 @@ def test_a_lost_member_breaks_the_view_at_once() -> None:
     room.tell(agent("", ended={"a": "killed by signal 9"}))
     assert {room.word(key).broken for key in "bc"} == {number}
     assert room.word("a").out == "killed by signal 9"
-    assert room.membership.word_for_agent("other").lost == {"a": "killed by signal 9"}
+    assert room.membership.word_for_agent("other").lost == {"a": Loss("killed by signal 9")}
     room.become("broken", "c", "b")
     assert (room.number, room.members()) == (number + 1, ("b", "c"))  # in the order that they had
 
@@ -99,6 +100,25 @@ def test_who_gives_no_sign_of_life_is_put_out_for_good_and_killed_by_its_agent()
     room.become("broken", "a")
     assert room.members() == ("a",)
     assert room.word("b").out
+
+
+def test_where_a_silent_worker_was_is_what_its_agent_said_last() -> None:
+    """That is no news to anyone before it is lost, and is not forgotten with the coordinator."""
+    room = Room()
+    room.say(status("a", agent="here"), status("b", agent="there"))
+    room.tell(agent("here", "a", home=True))
+    room.tell(agent("there", "b", seen=(13, "forward")))
+    room.become("in", "a", "b")
+    revision = room.membership.revision
+    room.tell(agent("there", "b", seen=(14, "reduce")))
+    assert room.membership.revision == revision
+    where = [(one["step"], one["phase"]) for one in room.membership.report()["workers"]]
+    assert where == [(0, "unknown"), (14, "reduce")]
+    room.wait(3, "a", "here")
+    told = {"b": Loss("gave no sign of life for 2 s", 14, "reduce")}
+    assert room.membership.word_for_agent("here").lost == told
+    room.restart()
+    assert room.membership.word_for_agent("here").lost == told
 
 
 def test_an_agent_vouches_for_a_worker_that_cannot_speak() -> None:
@@ -319,7 +339,8 @@ def test_the_report_is_plain_values() -> None:
     room.say(status("a", agent="home"))
     report = room.membership.report()
     assert report["workers"][0] | {"pid": 0} == {
-        "key": "a", "agent": "home", "host": "host-home", "pid": 0, "rank": 0, "state": "door", "view": 0, "fit": 0
+        "key": "a", "agent": "home", "host": "host-home", "pid": 0, "rank": 0, "state": "door", "view": 0, "fit": 0,
+        "step": 0, "phase": "unknown",
     }  # fmt: skip
     assert report["agents"] == [{"agent": "home", "host": "host-home", "home": True, "capacity": 4, "target": None}]
 

@@ -193,6 +193,15 @@ class HostRun:
 
         eventually(there, what="somebody at the door")
 
+    def wait_until_heard_of(self, host: Host, phase: str) -> int:
+        """Wait until the coordinator knows that the worker of `host` is in `phase`; returns its step."""
+
+        def there() -> int | None:
+            (worker,) = (one for one in self.report()["workers"] if one["host"] == host.name)
+            return int(worker["step"]) if worker["phase"] == phase else None
+
+        return int(eventually(there, what=f"{phase} on {host.name}"))
+
     def events(self, kind: str) -> list[dict[str, Any]]:
         try:
             whole = (self.path / "events.jsonl").read_text().rpartition("\n")[0]  # the last line may be half there

@@ -5,36 +5,59 @@ from __future__ import annotations
 import pytest
 
 from shoal.core.world import Member, View
-from shoal.elastic.status import AgentWord
+from shoal.elastic.status import AgentWord, Loss
 from shoal.launch.elsewhere import Elsewhere
+from shoal.launch.failure import Casualty, render
 
 pytestmark = pytest.mark.unit
 
 HERE = Member("worker", 0, "here", 10, "home/0", "home", 0)
 THERE = Member("worker", 1, "there", 20, "there-1/0", "there-1", 0)
 BOTH = View(3, (HERE, THERE))
-SILENT = "gave no sign of life for 2 s"
+SILENT = Loss("gave no sign of life for 2 s", 6, "reduce")
 
 
 def test_a_member_of_another_host_is_told_once() -> None:
     elsewhere = Elsewhere("home")
     assert elsewhere.hear(AgentWord(view=BOTH)) == []
     (lost,) = elsewhere.hear(AgentWord(view=View(4, (HERE,)), lost={THERE.key: SILENT}))
-    assert (str(lost.member), lost.cause, lost.view, lost.size) == ("worker 1 on there", SILENT, 3, 2)
+    assert (str(lost.member), lost.loss, lost.view, lost.size) == ("worker 1 on there", SILENT, 3, 2)
     assert elsewhere.hear(AgentWord(view=View(4, (HERE,)), lost={THERE.key: SILENT})) == []
 
 
 def test_our_own_and_those_that_never_took_part_are_not_told() -> None:
     elsewhere = Elsewhere("home")
     elsewhere.hear(AgentWord(view=View(1, (HERE,))))
-    assert elsewhere.hear(AgentWord(lost={HERE.key: "killed", THERE.key: "killed"})) == []
+    assert elsewhere.hear(AgentWord(lost={HERE.key: Loss("killed"), THERE.key: Loss("killed")})) == []
 
 
-def test_when_it_failed_is_known_of_one_that_fell_silent() -> None:
+def lost_there(loss: Loss) -> Casualty:
+    """What is recorded of it at second 100, while this host is at step 7."""
     elsewhere = Elsewhere("home")
     elsewhere.hear(AgentWord(view=BOTH))
-    (lost,) = elsewhere.hear(AgentWord(lost={THERE.key: SILENT}))
-    casualty = lost.casualty(step=7, now_s=100.0)
-    assert (casualty.step, casualty.detected_s, casualty.failed_s, casualty.view) == (7, 2.0, 98.0, 3)
+    (lost,) = elsewhere.hear(AgentWord(lost={THERE.key: loss}))
+    return lost.casualty(step=7, now_s=100.0)
+
+
+def test_of_one_that_fell_silent_it_is_known_since_when_and_where_it_was_last() -> None:
+    casualty = lost_there(SILENT)
+    assert (casualty.step, casualty.phase, casualty.view) == (6, "reduce", 3)
+    assert (casualty.detected_s, casualty.failed_s) == (2.0, 98.0)
     assert casualty.account.kind == "frozen"
-    assert "cut off" in casualty.account.message
+    assert casualty.account.cause == "gave no sign of life for 2 s, last heard of in reduce at step 6"
+    assert render({0: casualty}, 2, "there", {}) == (
+        "shoal: worker 1 of 2 on there failed at step 6 (reduce)\n\n"
+        "gave no sign of life for 2 s, last heard of in reduce at step 6. It may have been cut off, "
+        "or its host is gone."
+    )
+
+
+def test_where_nobody_has_said_how_far_it_was_the_run_tells() -> None:
+    casualty = lost_there(Loss(SILENT.cause))
+    assert (casualty.step, casualty.phase, casualty.account.cause) == (7, "unknown", SILENT.cause)
+
+
+def test_its_agent_knows_exactly_where_one_ended_that_was_killed() -> None:
+    casualty = lost_there(Loss("killed by signal 9 (SIGKILL)", 6, "backward"))
+    assert (casualty.step, casualty.phase, casualty.detected_s) == (6, "backward", 0.0)
+    assert casualty.account.message == casualty.account.cause == "killed by signal 9 (SIGKILL)"

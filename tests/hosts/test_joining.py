@@ -73,7 +73,7 @@ def test_a_run_that_was_complete_ends_for_a_host_that_joins_it_too(tmp_path: Pat
     assert difference(run.parameters(), undisturbed.parameters()) == 0
 
 
-def test_the_only_worker_of_the_home_host_is_killed_and_its_state_lives_on_elsewhere(
+def test_the_only_worker_of_each_host_is_killed_in_turn_and_the_state_lives_on_at_the_other(
     tmp_path: Path, undisturbed: HostRun
 ) -> None:
     run = HostRun(tmp_path)
@@ -83,13 +83,17 @@ def test_the_only_worker_of_the_home_host_is_killed_and_its_state_lives_on_elsew
         run.open(25)  # for the one that takes its place: the step is committed, so the gate is behind it
         os.kill(worker["pid"], signal.SIGKILL)
         run.reached(40, home)
+        (other,) = [one for one in run.report()["workers"] if one["agent"] != "home"]
+        os.kill(other["pid"], signal.SIGKILL)  # it has done its part of the next step, and waits for the first worker
         run.open(40)
         assert home.end() == 0, home.said + joined.said
         assert joined.end() == 0, joined.said
     run.check_complete()
     assert difference(run.parameters(), undisturbed.parameters()) < 5e-6
-    (fault,) = run.summary()["faults"]
-    assert fault["cause"].startswith("killed by signal 9")
+    here, elsewhere = run.summary()["faults"]
+    assert here["cause"].startswith("killed by signal 9")
+    named = ("killed by signal 9 (SIGKILL)", 40, "reduce")
+    assert (elsewhere["cause"], elsewhere["at_step"], elsewhere["phase"]) == named, "its own agent knows where it was"
 
 
 def test_a_run_whose_host_is_gone_is_given_up(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ def test_a_host_that_is_cut_off_is_missed_by_nobody_and_comes_back(
             run.open(10)
             run.reached(30, home)
             assert run.sizes()[-1] == 2, joined.said
+            step = run.wait_until_heard_of(b, "reduce")  # it waits for the first worker, which waits at the gate
             hosts.cut(b)
             run.open(30)
             # the rest goes on, up to the next gate
@@ -77,10 +78,13 @@ def test_a_host_that_is_cut_off_is_missed_by_nobody_and_comes_back(
     assert run.sizes()[-1] == 2, "it came back as new"
     lost = run.events("member_lost")
     assert [event["host"] for event in lost] == [b.name], lost
-    faults = run.summary()["faults"]
-    assert len(faults) == 1, faults
-    assert faults[0]["member"] == f"worker 1 on {b.name}"
-    assert "no sign of life" in faults[0]["cause"]
+    (fault,), (logged,) = run.summary()["faults"], run.events("fault")
+    cause = f"gave no sign of life for 2 s, last heard of in reduce at step {step}"
+    named = {"member": f"worker 1 on {b.name}", "at_step": step, "phase": "reduce", "cause": cause}
+    assert step == 30, "the one after those that are committed at the gate"
+    assert named.items() <= fault.items()
+    assert named.items() <= logged.items()
+    assert f"shoal: worker 1 of 2 on {b.name} failed at step {step} (reduce)\n\n{cause}. " in home.said, home.said
 
 
 def test_no_one_gets_in_without_the_key(make_hosts: Callable[..., Hosts], tmp_path: Path) -> None:

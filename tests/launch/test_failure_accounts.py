@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.core.errors import CollectiveTimeout, ConfigError, PeerLost, ShoalError
+from shoal.core.errors import CollectiveTimeout, ConfigError, DiskError, PeerLost, RunDirError, ShoalError
 from shoal.launch.failure import Account, Casualty, account_of, account_of_end, causes, render
 from shoal.launch.frames import user_traceback
 
@@ -23,6 +23,8 @@ def raised(source: str, name: str = "user.py") -> BaseException:
     ("error", "kind", "status"),
     [
         (ConfigError("no"), "user", 2),
+        (RunDirError("no"), "user", 2),
+        (DiskError("no"), "disk", 2),
         (ShoalError("no"), "exception", 1),
         (PeerLost("gone"), "peer", 1),
         (CollectiveTimeout("sum", [1], 2.0), "peer", 1),
@@ -100,6 +102,12 @@ def test_a_signal_names_the_host_and_the_last_output() -> None:
     text = render({1: one}, 2, "host-b", {1: "its last output:\n  hm"})
     assert text.startswith("shoal: worker 1 of 2 on host-b failed at step 7 (reduce)\n\nkilled by signal 9 (SIGKILL).")
     assert text.endswith("its last output:\n  hm")
+
+
+def test_a_full_disk_names_who_wrote_but_a_mistake_names_nobody() -> None:
+    full = casualty(0, "disk", "no space left", "save")
+    assert render({0: full}, 2, "here", {}) == "shoal: worker 0 of 2 on here failed at step 3 (save)\n\nno space left"
+    assert render({0: casualty(0, "user", "no")}, 2, "here", {}) == "shoal: error: no"
 
 
 def test_an_unknown_signal_has_a_number() -> None:

@@ -505,8 +505,8 @@ def test_servers_listen_where_other_hosts_join_and_else_on_loopback(listen: Endp
         keys = RunKeys.make()
 
     class Begun(Servers):
-        def _make(self, fit: int, terms: Mapping[str, Any]) -> LaunchedFleet:
-            made.append(super()._make(fit, terms))
+        def _make(self, fit: int, terms: Mapping[str, Any], plugins: tuple[str, ...]) -> LaunchedFleet:
+            made.append(super()._make(fit, terms, plugins))
             made[-1].begin = lambda: None  # type: ignore[method-assign]
             return made[-1]
 

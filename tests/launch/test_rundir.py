@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from shoal.core.config import Config
-from shoal.core.errors import RunDirError
+from shoal.core.errors import DiskError, RunDirError
 from shoal.core.events import Warned
+from shoal.launch.reserve import SIZE_BYTES, Reserve
 from shoal.launch.rundir import RunDir, default_path, disk_error, replace_file
 
 pytestmark = pytest.mark.unit
@@ -145,8 +146,34 @@ def test_what_the_disk_says_becomes_an_error_with_a_remedy(tmp_path: Path) -> No
     for number, words in ((errno.ENOSPC, "no space left"), (errno.EROFS, "cannot be written"), (errno.EIO, "used")):
         assert words in str(disk_error(tmp_path, OSError(number, os.strerror(number))))
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunDirError, match="cannot be used"):
+    with pytest.raises(RunDirError, match="cannot be used") as refused:
         RunDir(tmp_path / "file" / "run").create(config(), None)
+    assert not isinstance(refused.value, DiskError), "before the run has begun, nothing has failed"
+    with pytest.raises(DiskError, match="cannot be used"):
+        RunDir(tmp_path / "file" / "run").write_summary({})
+
+
+def test_space_is_held_back_and_given_back(tmp_path: Path) -> None:
+    held = Reserve(tmp_path)
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_blocks * 512 >= SIZE_BYTES, "it is really there"
+    held.give_back()
+    held.give_back()
+    assert not list(tmp_path.iterdir())
+    Reserve(tmp_path / "missing").give_back()
+
+
+def test_what_a_killed_launcher_held_back_is_given_back_by_the_next_run(tmp_path: Path) -> None:
+    Reserve(tmp_path)
+    (file,) = tmp_path.iterdir()
+    ended = file.rename(tmp_path / f".reserve.{1 << 30}.tmp")  # no process has that number
+    RunDir(tmp_path / "run").create(config(), None)
+    kept, left = Reserve(tmp_path / "run"), tmp_path / "run" / ended.name
+    ended.rename(left)
+    RunDir(tmp_path / "run").create(config(), None)
+    assert not left.exists()
+    assert list((tmp_path / "run").glob(".reserve*")), "but not what one that lives holds"
+    kept.give_back()
 
 
 def test_a_failed_replacement_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:

@@ -105,6 +105,7 @@ def test_without_anyone_left_all_preempted_is_a_failure() -> None:
         ("exception", "continue", True),
         ("exit", "continue", True),
         ("user", "continue", False),
+        ("disk", "continue", False),
         ("peer", "continue", False),
     ],
 )

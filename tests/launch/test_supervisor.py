@@ -157,6 +157,7 @@ def test_to_end_without_a_word_is_a_failure(code: int) -> None:
     ("accounts", "status"),
     [
         ([("user", 2)], 2),
+        ([("disk", 2), ("peer", 1)], 2),
         ([("exit", 7), ("exit", 7)], 7),
         ([("user", 2), ("exception", 1)], 1),
         ([("peer", 1), ("user", 2)], 2),

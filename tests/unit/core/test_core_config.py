@@ -53,11 +53,22 @@ def test_two_lengths_in_one_layer_contradict_each_other() -> None:
         ({"eval_every": "5 minutes"}, "eval_every='5 minutes'.*not a length of training"),
         ({"checkpoint": {"keep_last": 0}}, "checkpoint.keep_last=0"),
         ({"seed": -1}, "seed=-1"),
+        ({"elastic": {"lease_s": 0.4}}, r"elastic.lease_s=0.4 \(from Trainer\(...\)\).*greater than or equal to 0.5"),
     ],
 )
 def test_a_mistake_is_named_with_its_setting(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         made(**settings)
+
+
+def test_the_shortest_lease() -> None:
+    assert made(elastic={"lease_s": 0.5}).elastic.lease_s == 0.5
+
+
+@pytest.mark.parametrize(("given", "word"), [(True, "on"), (False, "off"), ("on", "on"), ("auto", "auto")])
+def test_what_yaml_makes_of_on_and_off_is_meant_so(given: object, word: str) -> None:
+    assert made(comm={"encrypt": given}).comm.encrypt == word
+    assert made(balance=False).balance == "off"
 
 
 def test_what_is_missing_is_named() -> None:
