@@ -6,7 +6,8 @@ Both strategies have servers. Every worker writes down when a commit of its own 
 the longest time between two commits of one and the same of the other workers while the frozen one sleeps, and the share
 of their usual commits that they made meanwhile. It is done with leases that are longer than the freeze, so that the
 frozen worker stays a member, and with leases as they are by default, after which it is put out and replaced. BSP waits
-for all of its members; under ASP nobody should wait.
+for all of its members; under ASP nobody should wait. Epochs are longer than the run, because at the end of one all
+workers meet, and would wait there for a frozen one until its lease ends.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ pip="$venv/bin/python -m pip install --quiet"
 # torch first and alone: a peer that asks for "torch" must find it there, not choose a build of its own
 $pip "$(grep '^torch==' "$root/constraints.txt")"
 $pip --constraint "$root/constraints.txt" --requirement "$root/benchmarks/requirements-peers.txt"
-$pip --constraint "$root/constraints.txt" --editable "$root[digits]"
+$pip --constraint "$root/constraints.txt" --editable "$root[digits,images]"
 "$venv/bin/python" - <<'PYTHON'
 import importlib.metadata as metadata
 import torch

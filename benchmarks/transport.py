@@ -1,4 +1,4 @@
-"""An array to a server and back: Shoal's bulk transport, Ray actors, torch RPC and a raw TCP echo, interleaved.
+"""An array to a server and back: Shoal's transport and its store, Ray actors, torch RPC, a raw TCP echo, interleaved.
 
     benchmarks/setup_peers.sh                        # once: the peers' environment, .venv-peers
     python benchmarks/transport.py --json transport.json --out transport.md
@@ -7,7 +7,9 @@ Every transport has a client and a server process with one thread each for compu
 run. In every round each exchanges arrays of each size, in an order drawn anew; a round's figure is the median of its
 exchanges, and transports are compared within a round only. The raw echo receives a whole message before it sends it
 back, as a server of parameters must; all use the loopback interface, or memory. "In place" means that the client has
-computed its array in a buffer of the transport; otherwise it lies anywhere. What each does is in runners/transport.py.
+computed its array in a buffer of the transport; otherwise it lies anywhere. `push_pull` is that of `shoal.KVStore`, on
+one server that does with the array what training has it do: the transport alone only sends it back. What each does is
+in runners/transport.py.
 """
 
 from __future__ import annotations
@@ -41,14 +43,20 @@ TITLES = {
     "in-place": "Shoal, shared memory, computed in place",
     "authenticated": "Shoal, TCP, authenticated",
     "encrypted": "Shoal, TCP, encrypted",
+    "store-shm": "Shoal, `push_pull`, shared memory",
+    "store-authenticated": "Shoal, `push_pull`, TCP, authenticated",
+    "store-encrypted": "Shoal, `push_pull`, TCP, encrypted",
 }
-OURS = ("shm", "in-place", "authenticated", "encrypted")
+OURS = ("shm", "in-place", "authenticated", "encrypted", "store-shm", "store-authenticated", "store-encrypted")
 REPEAT = {1: 60, 25: 12, 100: 5}  # exchanges of a round, by MiB
 GOALS = {  # how many times as fast ours must be, by yardstick
-    "echo": {"shm": 3.0, "in-place": 3.0, "authenticated": 1.0, "encrypted": 0.4},
-    "ray": {"shm": 3.0, "authenticated": 3.0},
-    "rpc": {"shm": 4.0, "authenticated": 4.0},
-}
+    "echo": {
+        "shm": 3.0, "in-place": 3.0, "authenticated": 1.0, "encrypted": 0.4,
+        "store-shm": 3.0, "store-authenticated": 1.0, "store-encrypted": 0.4,
+    },
+    "ray": {"shm": 3.0, "authenticated": 3.0, "store-shm": 3.0, "store-authenticated": 3.0},
+    "rpc": {"shm": 4.0, "authenticated": 4.0, "store-shm": 4.0, "store-authenticated": 4.0},
+}  # fmt: skip
 
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:

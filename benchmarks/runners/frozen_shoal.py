@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 import shoal
 from benchmarks import workloads
@@ -18,6 +19,20 @@ from shoal.store.transactions import Transactions
 from shoal.train.callbacks.base import Callback, RunInfo, Stop
 
 _FOR_EVER = 1_000_000  # epochs
+_EPOCH = 1 << 16  # steps: workers meet at the end of an epoch, and none should fall into a freeze
+
+
+class _Again(Dataset[tuple[Tensor, ...]]):
+    """The same few samples again and again: an epoch that is longer than memory has room for."""
+
+    def __init__(self, samples: tuple[Tensor, ...], length: int) -> None:
+        self._samples, self._length = samples, length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        return tuple(one[index % len(one)] for one in self._samples)
 
 
 class _UntilToldTo(Callback):
@@ -50,7 +65,7 @@ def main() -> None:
         model=workloads.model(job),
         loss=nn.CrossEntropyLoss(),
         optimizer=workloads.optimizer,
-        train=workloads.samples(job),
+        train=_Again(workloads.samples(job), _EPOCH * job.global_batch),
         global_batch=job.global_batch,
         grain=job.batch,
         epochs=_FOR_EVER,

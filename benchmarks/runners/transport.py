@@ -213,6 +213,48 @@ def shoal(way: str, encrypt: str, in_place: bool = False) -> Iterator[Exchange]:
         client.close()
 
 
+# Shoal's store, which is what training pushes to and pulls from
+
+
+def serve_store(encrypt: str) -> None:
+    """As `shoal kvstore` does it: this process keeps one server, which is its child."""
+    import tempfile
+
+    from shoal.store.fleet import Fleet
+    from shoal.store.terms import FleetTerms
+
+    with tempfile.TemporaryDirectory(prefix="transport-store-") as directory:
+        terms = FleetTerms(encrypt=encrypt)  # type: ignore[arg-type]
+        with Fleet(directory, terms) as fleet:
+            fleet.wait_ready()
+            _say_ready(directory)
+            sys.stdin.read()
+
+
+@contextlib.contextmanager
+def store(way: str, encrypt: str) -> Iterator[Exchange]:
+    """`push_pull` of a key that is overwritten by what is pushed: the server takes the array in, keeps it, and answers
+    with what it holds then, which goes to memory that is there already."""
+    from functools import partial
+
+    from shoal.store import client
+    from shoal.store.kvstore import KVStore
+
+    # one host shares memory of its own accord
+    client.BulkClient = partial(client.BulkClient, way=way)  # type: ignore[misc,assignment]
+    with serving("store", encrypt) as directory, KVStore(directory) as kv:
+        results: dict[str, Array] = {}
+
+        def exchange(array: Array) -> Any:
+            key = f"{array.nbytes} bytes"
+            if key not in results:
+                kv.declare(key, array.shape, array.dtype, updater="assign")
+                results[key] = np.zeros_like(array)
+            return kv.push_pull(key, array, out=results[key])
+
+        yield exchange
+
+
 PEERS: dict[str, Callable[[], contextlib.AbstractContextManager[Exchange]]] = {
     "echo": echo,
     "ray": ray_actor,
@@ -221,8 +263,16 @@ PEERS: dict[str, Callable[[], contextlib.AbstractContextManager[Exchange]]] = {
     "in-place": lambda: shoal("shm", "off", in_place=True),
     "authenticated": lambda: shoal("tcp", "off"),
     "encrypted": lambda: shoal("tcp", "on"),
+    "store-shm": lambda: store("shm", "off"),
+    "store-authenticated": lambda: store("tcp", "off"),
+    "store-encrypted": lambda: store("tcp", "on"),
 }
-SERVERS: dict[str, Callable[..., None]] = {"echo": serve_echo, "rpc": serve_rpc, "shoal": serve_shoal}
+SERVERS: dict[str, Callable[..., None]] = {
+    "echo": serve_echo,
+    "rpc": serve_rpc,
+    "shoal": serve_shoal,
+    "store": serve_store,
+}
 
 
 def measure(exchange: Exchange, mib: int, repeat: int) -> list[float]:
