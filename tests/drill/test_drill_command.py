@@ -152,20 +152,28 @@ def processes_of(where: Path) -> list[psutil.Process]:
 @pytest.mark.ranks
 @pytest.mark.slow
 def test_a_real_drill(tmp_path: Path) -> None:
-    """A worker and the coordinator killed in the digits run: all laws hold."""
-    (tmp_path / "faults.yaml").write_text("- {kind: kill, at_step: 8, target: 0}\n- {kind: coordinator, at_step: 20}\n")
-    process = command("--schedule", "faults.yaml", "--epochs", "3", "--run-dir", "d", "--json", where=tmp_path)
+    """Workers killed, frozen, slowed and told to go, and the coordinator killed, at random in the digits run: all laws
+    hold."""
+    kinds = ("kill", "freeze", "slow", "preempt", "coordinator")
+    words = ("--random", "1", "--faults", "5", "--kinds", ",".join(kinds), "--epochs", "4", "--run-dir", "d", "--json")
+    process = command(*words, where=tmp_path)
     out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, (out, err)
     report = json.loads(out)
-    assert report["verdict"] == "all laws held under 2 faults"
-    kill, coordinator = report["faults"]
-    assert kill["member"].startswith("worker 0")
-    assert kill["detected_s"] is not None
-    assert coordinator["member"] == "coordinator"
-    assert report["hurt"]["coverage"]["once"] == report["calm"]["coverage"]["once"] == 3 * 1437
+    assert report["verdict"] == "all laws held under 5 faults"
+    faults = {fault["kind"]: fault for fault in report["faults"]}
+    assert set(faults) == set(kinds)
+    for kind, fault in faults.items():
+        assert fault["carried_out"], fault
+        assert fault["member"].startswith("coordinator" if kind == "coordinator" else "worker "), fault
+        assert fault["detected_s"] is not None or kind == "slow", fault
+    assert faults["kill"]["cause"] == "killed by signal 9 (SIGKILL)"
+    assert "SIGSTOP" in faults["freeze"]["cause"]
+    assert faults["preempt"]["cause"] == "told to go (SIGTERM)"
+    assert faults["slow"]["ended_s"] > faults["slow"]["time_s"]
+    assert report["hurt"]["coverage"]["once"] == report["calm"]["coverage"]["once"] == 4 * 1437
     assert report["parameter_difference"] <= 5e-6
-    assert report["hurt"]["views"] >= 2
+    assert report["hurt"]["views"] >= 4  # without the killed one, the frozen one, the one that was told to go
     assert "<svg" in (tmp_path / "d" / "drill.html").read_text()
     assert not processes_of(tmp_path)
 
@@ -185,7 +193,7 @@ def test_a_real_drill_of_servers(tmp_path: Path) -> None:
     (fault,) = report["faults"]
     assert fault["member"] == "server 1"
     assert fault["detected_s"] is not None
-    assert fault["cause"] == "killed by signal 9"
+    assert fault["cause"] == "killed by signal 9 (SIGKILL)"
     assert report["hurt"]["coverage"]["once"] == report["calm"]["coverage"]["once"] == 2 * 1437
     assert report["parameter_difference"] <= 5e-6
     assert not processes_of(tmp_path)

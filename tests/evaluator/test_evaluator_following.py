@@ -6,7 +6,9 @@ import json
 import math
 import shutil
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from shoal.checkpoint.catalog import Catalog, Entry
-from shoal.checkpoint.format import write
+from shoal.checkpoint.format import Checkpoint, write
 from shoal.checkpoint.model_state import dump_model
 from shoal.comm.control import ControlPage
 from shoal.core.config import resolve
@@ -29,6 +31,7 @@ from shoal.launch.session import Session
 from shoal.strategies.objective import make_objective
 from shoal.strategies.program import Program
 from shoal.strategies.single import Single
+from shoal.train import following
 from shoal.train.exporting import Best, export, exported
 from shoal.train.following import Follower, evaluated_elsewhere
 from shoal.train.hearing import EventTail
@@ -160,6 +163,41 @@ def test_without_a_checkpoint_there_is_nothing_to_do(tmp_path: Path) -> None:
     scene.follow()
     assert scene.steps() == []
     assert exported(scene.run_dir.path) is None
+
+
+def test_at_most_every_so_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints come every 20 s, evaluating one takes 7 s: one a minute is looked at, and the last one at once."""
+    scene = Scene(tmp_path / "run", evaluator={"enabled": True, "every_s": 60})
+    now_s = 1000.0
+    monkeypatch.setattr(following, "time", SimpleNamespace(monotonic=lambda: now_s, perf_counter=lambda: now_s))
+    begun: list[tuple[int, float]] = []
+    evaluate = Follower._evaluate
+
+    def slowly(self: Follower, checkpoint: Checkpoint) -> Evaluated:
+        nonlocal now_s
+        begun.append((checkpoint.cursor.step, now_s))
+        now_s += 7
+        return evaluate(self, checkpoint)
+
+    monkeypatch.setattr(Follower, "_evaluate", slowly)
+    scene.save(1)
+
+    def run_over(wait_s: float) -> bool:
+        """The run ends after 200 s, and the evaluator is told at once."""
+        nonlocal now_s
+        until_s = min(now_s + wait_s, 1200.0)
+        for step in range(1, 11):
+            if now_s < 1000 + 20 * step <= until_s:
+                scene.save(step + 1)
+        now_s = max(now_s, until_s)
+        return now_s >= 1200
+
+    scene.follow(run_over)
+    assert [step for step, _ in begun] == [1, 4, 7, 10, 11], "the newest each time, those between are left out"
+    times = [at_s for _, at_s in begun]
+    assert [later - earlier for earlier, later in pairwise(times[:-1])] == pytest.approx([60.0] * 3)
+    assert times[-1] == pytest.approx(1200.0), "what is left when the run is over does not wait"
+    assert scene.steps() == [1, 4, 7, 10, 11]
 
 
 def test_the_best_one_stays(tmp_path: Path) -> None:

@@ -84,6 +84,24 @@ class Net(nn.Module):
             {evaluation}
         return self.body(x)
 
+class Samples(torch.utils.data.Dataset):
+    "The same samples, read one by one."
+    def __init__(self, tensors):
+        self.tensors = tensors
+
+    def __len__(self):
+        return len(self.tensors[0])
+
+    def __getitem__(self, index):
+        {sample}
+        return tuple(tensor[index] for tensor in self.tensors)
+
+class Loss(nn.CrossEntropyLoss):
+    def forward(self, output, target):
+        if torch.is_grad_enabled():
+            {loss}
+        return super().forward(output, target)
+
 class Hurt(shoal.callbacks.Callback):
     def on_step(self, event, run):
         {on_step}
@@ -96,9 +114,9 @@ class Hurt(shoal.callbacks.Callback):
 
 trainer = shoal.Trainer(
     model=Net(),
-    loss=nn.CrossEntropyLoss(),
+    loss={loss_module}(),
     optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
-    train=data(237, 1),
+    train={train},
     test=data(61, 2),
     global_batch=20,
     grain=5,
@@ -115,6 +133,8 @@ _CALM = {
     "norm": "",
     "forward": "pass",
     "evaluation": "pass",
+    "loss": "pass",
+    "sample": "pass",
     "on_step": "pass",
     "on_eval": "pass",
     "on_checkpoint": "pass",
@@ -127,7 +147,9 @@ _CALM = {
 def script(**hurts: str) -> str:
     """The text of the program. What is given is a statement at that place."""
     assert set(hurts) <= set(_CALM), hurts
-    return FIT.format(**{**_CALM, **hurts})
+    train = "Samples(data(237, 1))" if "sample" in hurts else "data(237, 1)"
+    loss = "Loss" if "loss" in hurts else "nn.CrossEntropyLoss"
+    return FIT.format(**{**_CALM, **hurts}, train=train, loss_module=loss)
 
 
 def parameters(run: Run) -> torch.Tensor:

@@ -19,18 +19,22 @@ FINE = ("--set", "grain=2")  # ten grains to a batch
 MEASURED = """
 import dataclasses
 from shoal.strategies.allreduce import AllReduce
+from shoal.strategies.parameter_server import ParameterServer
 
 def costs(step, size):
     {costs}
 
-def step_as_measured(self, replica, work, real=AllReduce.step):
-    result = real(self, replica, work)
-    each = costs(work.batch.cursor.step, len(result.spans))
-    spent = [cost * (span.stop - span.start) for cost, span in zip(each, result.spans)]
-    timings = tuple(dict(data=0.0, forward=s / 2, backward=s / 2, reduce=0.0) for s in spent)
-    return dataclasses.replace(result, timings=timings)
+def as_measured(real):
+    def step(self, replica, work):
+        result = real(self, replica, work)
+        each = costs(work.batch.cursor.step, len(result.spans))
+        spent = [cost * (span.stop - span.start) for cost, span in zip(each, result.spans)]
+        timings = tuple(dict(data=0.0, forward=s / 2, backward=s / 2, reduce=0.0) for s in spent)
+        return dataclasses.replace(result, timings=timings)
+    return step
 
-AllReduce.step = step_as_measured
+for strategy in (AllReduce, ParameterServer):
+    strategy.step = as_measured(strategy.step)
 {before}
 class Net"""
 SLOW_FOR_A_WHILE = "return [1.0, 4.0 if 8 <= step < 30 else 1.0]"
@@ -48,12 +52,19 @@ def samples(run: Run, costs: list[float], step: int) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("norm", "processes"), [("", 0), ("", 2), (DROPOUT, 0)], ids=["merged", "read ahead", "grain by grain"]
+    ("norm", "words"),
+    [
+        ("", ()),
+        ("", ("--set", "loader.processes=2")),
+        (DROPOUT, ()),
+        ("", ("--strategy", "parameter-server")),
+    ],
+    ids=["merged", "read ahead", "grain by grain", "with a server"],
 )
-def test_shares_move_to_the_quicker_worker_and_back(trials: Trials, norm: str, processes: int) -> None:
+def test_shares_move_to_the_quicker_worker_and_back(trials: Trials, norm: str, words: tuple[str, ...]) -> None:
     text = measured(SLOW_FOR_A_WHILE, norm=norm, epochs="5")
     calm = trials.calm(text, "--workers", "2", *FINE)
-    done, run = trials.train(text, "--workers", "2", *FINE, *AUTO, "--set", f"loader.processes={processes}")
+    done, run = trials.train(text, "--workers", "2", *FINE, *AUTO, *words)
     assert done.status == 0, done.err
     assert_same(run, calm, 0.0 if norm else 5e-6)
     assert not calm.events("balance")

@@ -31,6 +31,18 @@ def test_a_frozen_worker_is_put_out(trials: Trials, victim: int, backend: str) -
     assert "script.py" in str(fault["stack"]), "the stack of the frozen worker names the line it was at"
 
 
+def test_a_frozen_worker_is_put_out_with_the_shortest_lease(trials: Trials) -> None:
+    """On a busy machine healthy workers may be silent for so long, too. They are replaced, and nothing is lost."""
+    calm = trials.calm(script(norm=NORM), "--workers", "3")
+    hurt = script(norm=NORM, forward="rank() == 1 and step() == 14 and die(number=signal.SIGSTOP)")
+    done, run = trials.train(hurt, "--workers", "3", "--set", "elastic.lease_s=0.5", "--max-restarts", "1000")
+    assert done.status == 0, done.err
+    assert_same(run, calm, 0.0)
+    (fault,) = (fault for fault in run.summary()["faults"] if "SIGSTOP" in fault["cause"])
+    assert fault["at_step"] == 14, fault
+    assert str(fault["member"]).startswith("worker 1 on "), fault
+
+
 def test_a_hanging_worker_is_put_out(trials: Trials) -> None:
     hurt = "rank() == 1 and step() == 14 and once('hang') and time.sleep(600)"
     fault = fault_of(trials, hurt, "--set", "elastic.hang_s=2", "--set", "elastic.hang_steps=1")
@@ -38,6 +50,23 @@ def test_a_hanging_worker_is_put_out(trials: Trials) -> None:
     assert "no progress" in str(fault["cause"]), fault
     assert fault["phase"] == "forward"
     assert "script.py" in str(fault["stack"]), fault
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_worker_whose_data_hang_is_put_out(trials: Trials, processes: int) -> None:
+    """In the worker itself or in a process that reads for it, ahead of the step."""
+    calm = trials.calm(script(norm=NORM), "--workers", "3")
+    hang = "rank() == 1 and step() >= 14 and once('hang') and time.sleep(600)"
+    hurt = script(norm=NORM, sample=hang, settings=f"loader={{'processes': {processes}}},")
+    done, run = trials.train(hurt, "--workers", "3", "--set", "elastic.hang_s=2", "--set", "elastic.hang_steps=1")
+    assert done.status == 0, done.err
+    assert_same(run, calm, 0.0)
+    (fault,) = run.summary()["faults"]
+    assert str(fault["member"]).startswith("worker 1 on "), fault
+    assert fault["phase"] == "data", fault
+    assert "no progress" in fault["cause"], fault
+    assert fault["at_step"] >= 14 if processes else fault["at_step"] == 14, fault
+    assert ("in __getitem__" in fault["stack"]) == (processes == 0), "else it waits for its reader"
 
 
 def test_a_slow_first_step_is_no_hang(trials: Trials) -> None:

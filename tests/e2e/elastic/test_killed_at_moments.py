@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
+from e2e import Run
 from self_hurt import Trials, assert_same, script
 
 pytestmark = pytest.mark.ranks
@@ -20,6 +23,20 @@ MOMENTS = {
 }
 
 
+def assert_in_place(run: Run, deaths: int) -> None:
+    """The others went on in the processes that they had, and in their order, and did no committed step again."""
+    lost = [event["pid"] for event in run.events("member_lost")]
+    assert len(lost) == deaths, lost
+    for before, after in pairwise(event["pids"] for event in run.events("view")):
+        kept = [pid for pid in before if pid in after or pid not in lost]
+        assert after[: len(kept)] == kept, (before, after, lost)
+    steps = [event["cursor"]["step"] for event in run.events("step")]
+    assert set(steps) == set(range(1, 37)), "a step is missing in the events"
+    # a step that the first worker has told of counts for nothing if nobody else had it when it died: it is done again
+    assert all(after in (before, before + 1) for before, after in pairwise(steps)), steps
+    assert len(steps) - len(set(steps)) <= deaths, steps
+
+
 @pytest.mark.parametrize("norm", ["", "nn.BatchNorm1d(16),"], ids=["merged", "grains"])
 @pytest.mark.parametrize("victim", [0, 2])
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -31,7 +48,9 @@ def test_a_worker_dies(trials: Trials, moment: str, victim: int, norm: str) -> N
     # grains that run one by one leave no trace of who computed them: the same bits
     assert_same(run, calm, 0.0 if norm else 5e-6)
     faults = run.summary()["faults"]
-    assert len(faults) == (2 if moment == "two in a row" else 1), faults
+    deaths = 2 if moment == "two in a row" else 1
+    assert len(faults) == deaths, faults
+    assert_in_place(run, deaths)
 
 
 @pytest.mark.parametrize("place", ["on_step", "on_eval", "on_checkpoint"])
@@ -42,8 +61,7 @@ def test_the_first_worker_dies_while_it_tells(trials: Trials, place: str) -> Non
     )
     assert done.status == 0, done.err
     assert_same(run, calm, 0.0)
-    steps = [event["cursor"]["step"] for event in run.events("step")]
-    assert set(steps) == set(range(1, 37)), "a step is missing in the events"
+    assert_in_place(run, 1)
 
 
 def test_all_die_at_once_and_new_ones_go_on_from_the_checkpoint(trials: Trials) -> None:

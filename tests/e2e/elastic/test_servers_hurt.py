@@ -42,6 +42,7 @@ def test_a_worker_of_a_synchronous_run_dies(trials: Trials, victim: int) -> None
     done, run = trials.train(hurt, *BSP)
     assert done.status == 0, done.err
     assert_same(run, calm)
+    assert "staleness" not in run.summary(), "they go in step"
 
 
 @pytest.mark.parametrize("victim", [0, 2])
@@ -100,3 +101,44 @@ def test_nobody_waits_for_a_frozen_worker_of_an_asynchronous_run(trials: Trials)
     assert done.status == 0, done.err
     assert_whole(run)
     assert [event["number"] for event in run.events("view")] == [1], "nobody was put out"
+    staleness = run.summary()["staleness"]
+    assert staleness["max"] >= 9, "what it had begun with was as old as what the others had done meanwhile"
+    assert sum(staleness["histogram"].values()) == 36
+
+
+STANDS_STILL = """
+import threading
+
+def begin():
+    "A task, once another worker is frozen in its first."
+    until(lambda: (MARKS / "pid").exists() and (MARKS / "pid").read_text().endswith(" "))
+    if once("waker"):
+        threading.Thread(target=wake, daemon=True).start()
+    (MARKS / f"begun-{step()}").touch()
+
+def begun():
+    return len(list(MARKS.glob("begun-*")))
+
+def wake():
+    until(lambda: begun() >= 6)
+    time.sleep(0.6)  # in which they ask for a task twice
+    (MARKS / "while-frozen").write_text(str(begun()))
+    os.kill(int((MARKS / "pid").read_text()), signal.SIGCONT)
+"""
+
+
+def test_nobody_gets_further_ahead_of_a_frozen_worker_than_the_bound(trials: Trials) -> None:
+    hurt = "phase() == 'forward' and (freeze() if rank() == 2 else begin())"
+    text = script(forward=hurt).replace("class Net", f"{FREEZES}\n{STANDS_STILL}\n\nclass Net")
+    words = ("--strategy", "parameter-server", "--servers", "2", "--workers", "3", "--set", "server.consistency=ssp:2")
+    done, run = trials.train(text, *words, "--set", "elastic.lease_s=100")
+    assert done.status == 0, done.err
+    assert_whole(run)
+    assert [event["number"] for event in run.events("view")] == [1], "nobody was put out"
+    marks = run.path.parent / "marks"
+    assert (marks / "while-frozen").read_text() == "6", "two ahead of it, and one task more, for each of the others"
+    staleness, first = run.summary()["staleness"], run.events("step")[0]["staleness"]
+    assert staleness["lead"] == 2
+    assert 6 in first, "all that they have done meanwhile"
+    assert staleness["max"] <= 2 * (2 * 2 + 1), "each of the others, from two behind to three ahead"
+    assert sum(staleness["histogram"].values()) == 36
