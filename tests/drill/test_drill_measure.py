@@ -72,6 +72,7 @@ def test_parameters_that_differ_or_cannot_be_compared(difference: float | None) 
     found = report(difference=difference)
     assert found.exit_status == 1
     assert [law.held for law in found.laws] == [True, True, False, True]
+    assert ("passes=grain" in found.laws[2].allowed) == (difference is not None), "how to tell rounding from a fault"
 
 
 def test_parameters_of_an_asynchronous_strategy_may_differ_but_it_must_learn_as_well() -> None:

@@ -19,11 +19,8 @@ from self_hurt import assert_same
 
 pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 
-LONGEST_PAUSE_S = 0.12  # between the sign that training goes on and the next kill
+LONGEST_PAUSE_S, LONGEST_PAUSE_STEPS = 0.12, 2  # between the sign that training goes on and the next kill
 DEADLINE_S = 240.0
-# A hundred kills moved the parameters of the digits by 3e-7, by the order of additions; one lost sample moves them by
-# 1e-5 in the last epoch, and by more before.
-ROUNDING = 2e-6
 
 
 class Killer:
@@ -47,8 +44,11 @@ class Killer:
                 time.sleep(0.005)
                 continue
             seen = steps
-            time.sleep(self._draw.uniform(0.0, LONGEST_PAUSE_S))  # any moment will do: nothing is waited for
-            steps, pids = self._position()
+            over_s = time.monotonic() + self._draw.uniform(0.0, LONGEST_PAUSE_S)  # any moment will do
+            while time.monotonic() < over_s and steps < seen + LONGEST_PAUSE_STEPS:  # on a quick machine, too
+                time.sleep(0.002)
+                steps, _ = self._position()
+            _, pids = self._position()
             alive = [pid for pid in pids if pid not in self._killed and _alive(pid)]
             keepers = [pid for pid in alive if pid in self._have_model]
             if len(alive) < 2 or not keepers:
@@ -87,10 +87,10 @@ def _alive(pid: int) -> bool:
 
 
 def survive(
-    shoal_process: Callable[..., Process], directory: Path, kills: int, script: str, words: list[str], own: list[str],
-    tolerance: float = 5e-6,
-) -> Run:  # fmt: skip
-    """An example gives the same model whether workers are killed or not. Returns the hurt run."""
+    shoal_process: Callable[..., Process], directory: Path, kills: int, script: str, words: list[str], own: list[str]
+) -> Run:
+    """An example that runs grain by grain gives the same bits whether workers are killed or not. Returns the hurt
+    run."""
     command = [str(ROOT / "examples" / script), *words, "--set", "eval_every='10 epochs'"]
     rest = ["--", *own] if own else []
     calm = Run(directory / "calm")
@@ -102,15 +102,18 @@ def survive(
     killer.kill(kills)
     done = training.end()
     assert done.status == 0, done.err[-4000:]
-    assert_same(run, calm, tolerance)
+    assert_same(run, calm, 0.0)
     assert killer.kills == kills, "the run was over before all kills"
     assert len(run.summary()["faults"]) >= kills * 0.9  # who had ended anyway is no fault
     return run
 
 
 def test_a_hundred_kills_of_the_digits(tmp_path: Path, shoal_process: Callable[..., Process]) -> None:
-    words = ["--workers", "4", "--epochs", "50"]
-    run = survive(shoal_process, tmp_path, 100, "digits.py", words, [], ROUNDING)
+    """Grain by grain, so that nothing but a lost or doubled sample can make a difference. Where grains share a pass the
+    order of additions can, too: in these 50 epochs it comes to decide about the sign of an activation, also between
+    calm runs on 3 and on 4 workers, and what follows from that (2e-3) is as much as a lost sample would do."""
+    words = ["--workers", "4", "--epochs", "50", "--set", "passes=grain"]
+    run = survive(shoal_process, tmp_path, 100, "digits.py", words, [])
     sizes = [len(event["pids"]) for event in run.events("view")]
     assert (min(sizes), max(sizes)) == (1, 4), sizes
     assert max(sizes[sizes.index(1) :]) > 1, "others came again"
@@ -137,10 +140,11 @@ runpy.run_path({example!r})
 
 
 def test_one_lost_sample_of_the_digits_would_show(shoal_here: Shoal) -> None:
-    """The comparison of the test above turns red, though in the last epoch a sample weighs the least."""
+    """The comparison of the test above turns red, with room for rounding, too, and though a sample weighs the least in
+    the last epoch."""
     shoal_here.write(ONE_SAMPLE_LOST.format(example=str(ROOT / "examples" / "digits.py")))
     calm, lossy = (Run(shoal_here.directory / name) for name in ("calm", "lossy"))
-    rarely = ("--set", "eval_every=never", "--set", "checkpoint.every='100 epochs'")  # and at the end
+    rarely = ("--set", "passes=grain", "--set", "eval_every=never", "--set", "checkpoint.every='100 epochs'")
     done = shoal_here.train("--epochs", "49", *rarely, "--run-dir", "calm")
     assert done.status == 0, done.err
     shutil.copytree(calm.path, lossy.path)
@@ -150,7 +154,7 @@ def test_one_lost_sample_of_the_digits_would_show(shoal_here: Shoal) -> None:
         (shoal_here.directory / "lose").touch()
     calm.outcome()
     with pytest.raises(AssertionError, match="the parameters differ"):
-        assert_same(lossy, calm, ROUNDING)
+        assert_same(lossy, calm, 5e-6)
 
 
 def test_twenty_kills_of_the_resnet(tmp_path: Path, shoal_process: Callable[..., Process]) -> None:
@@ -163,7 +167,7 @@ def test_twenty_kills_of_the_gpt(tmp_path: Path, shoal_process: Callable[..., Pr
     draw = random.Random(3)
     (tmp_path / "text").write_text("".join(draw.choice("abcdefgh \n") for _ in range(6000)))
     own = ["--data", str(tmp_path / "text"), "--layers", "1", "--heads", "2", "--width", "16", "--context", "16"]
-    own += ["--global-batch", "16", "--epochs", "4"]
+    own += ["--global-batch", "16", "--epochs", "8"]
     survive(shoal_process, tmp_path, 20, "shakespeare_gpt.py", ["--workers", "3"], own)
 
 
