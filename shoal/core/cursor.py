@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from shoal.core.grains import Grain, cut, shares
 
@@ -39,18 +39,30 @@ class Batches:
 
     def at(self, cursor: Cursor) -> GlobalBatch:
         """Return the global batch that `cursor` points to."""
+        start, stop = self._span(cursor)
+        return GlobalBatch(cursor, start, stop, cut(start, stop, self.grain))
+
+    def _span(self, cursor: Cursor) -> tuple[int, int]:
         start = cursor.batch * self.global_batch
         stop = min(start + self.global_batch, self.samples)
         assert start < stop, f"{cursor} is past the end of the epoch"
-        return GlobalBatch(cursor, start, stop, cut(start, stop, self.grain))
+        return start, stop
 
     def after(self, cursor: Cursor) -> Cursor:
         """Return the cursor once the batch at `cursor` is committed."""
-        done = self.at(cursor).samples
-        moved = replace(cursor, batch=cursor.batch + 1, step=cursor.step + 1, samples=cursor.samples + done)
-        if moved.batch == self.per_epoch:
-            moved = replace(moved, epoch=moved.epoch + 1, batch=0)
-        return moved
+        start, stop = self._span(cursor)
+        batch, epoch = cursor.batch + 1, cursor.epoch
+        if batch == self.per_epoch:
+            batch, epoch = 0, epoch + 1
+        return Cursor(epoch, batch, cursor.step + 1, cursor.samples + stop - start)
+
+    def ahead(self, cursor: Cursor, count: int) -> Cursor:
+        """Return the cursor once `count` batches from `cursor` on, the last of its epoch not among them, are
+        committed."""
+        assert 0 <= count < self.per_epoch - cursor.batch, f"{count} batches from {cursor} end the epoch"
+        return Cursor(
+            cursor.epoch, cursor.batch + count, cursor.step + count, cursor.samples + count * self.global_batch
+        )
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ class Work:
     change: bool = False
     data_s: float = 0.0
     save: bool = False  # this worker wants the state to be saved after this act
-    stretch: tuple[tuple[GlobalBatch, tuple[float, ...]], ...] = ()
+    stretch: Sequence[tuple[GlobalBatch, tuple[float, ...]]] = ()
     stream: Callable[[Iterable[Portion]], Iterator[Sequence[Pass]]] | None = None
     wishes: Callable[[], tuple[bool, bool]] | None = None
 

@@ -24,7 +24,6 @@ from torch import Tensor
 
 from shoal.comm.codecs.choose import CodecChoice
 from shoal.core.consistency import Consistency
-from shoal.core.cursor import GlobalBatch
 from shoal.core.errors import NonFiniteLoss, PeerLost
 from shoal.core.state import ShardedState
 from shoal.core.teams import Rule
@@ -68,18 +67,18 @@ class TaskReplica(ServedReplica):
 
     def act(self, work: Work) -> StepResult:
         """Do tasks until all that the stretch comes to have are committed. Collective at its beginning and end."""
-        batches, began = [batch for batch, _ in work.stretch], time.perf_counter()
-        first, chosen = batches[0].cursor.step, self.coding.choice
+        began = time.perf_counter()
+        first, chosen = work.batch.cursor.step, self.coding.choice
         self.agree({}, "beginning a stretch")
         assert self.runtime.fleet is not None
         high = (self.runtime.fleet.number << 10 | self.runtime.fit) << 8 | self.generation
         self._stretch = high << _STEP_BITS | first
         self._over = self._failed = False  # a loss is not finite, in the team or here
         if self.team.leads:
-            self.unless_lost(lambda: self._open(len(batches)))
+            self.unless_lost(lambda: self._open(len(work.stretch)))
         own = []
         while (number := self._next()) is not None:
-            own.append(self._do(number, batches[number], work))
+            own.append(self._do(number, work))
         stop, change = work.wishes() if work.wishes is not None else (work.stop, work.change)
         word = {
             "failed": self._failed,
@@ -142,9 +141,9 @@ class TaskReplica(ServedReplica):
             self.kv.end_early(self._stretch)
             self._closed = True
 
-    def _do(self, number: int, batch: GlobalBatch, work: Work) -> npt.NDArray[np.int64]:
+    def _do(self, number: int, work: Work) -> npt.NDArray[np.int64]:
         """Do this worker's share of a task; returns its samples. Collective within the team."""
-        runtime, rates = self.runtime, work.stretch[number][1]
+        runtime, (batch, rates) = self.runtime, work.stretch[number]
         with runtime.spans("reduce"):
             self._read()
         version, grains = self.version, batch.share(self.team.rank, (1.0,) * self.team.size)

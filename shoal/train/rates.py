@@ -51,12 +51,16 @@ class _Replayed:
                 f"schedule: {type(self._scheduler).__name__} is no schedule over steps or epochs; "
                 "use one that depends on nothing but their number"
             )
-        self._done = 0
+        self._known = [self._now()]  # by step or epoch: what was asked for once may be asked for again
+
+    def _now(self) -> tuple[float, ...]:
+        return tuple(float(group["lr"]) for group in self._optimizer.param_groups)
 
     def at(self, cursor: Cursor) -> tuple[float, ...]:
         target = cursor.step if self._unit == "step" else cursor.epoch
-        while self._done < target:
+        while len(self._known) <= target:
             self._optimizer.step()
             self._scheduler.step()
-            self._done += 1
-        return tuple(float(group["lr"]) for group in self._optimizer.param_groups)
+            now, before = self._now(), self._known[-1]
+            self._known.append(before if now == before else now)
+        return self._known[target]

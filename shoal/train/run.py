@@ -43,6 +43,7 @@ from shoal.train.saving import CoverageRecord, Resumed, Saver
 from shoal.train.scribe import Scribe
 from shoal.train.sizing import bounds_of, size_message
 from shoal.train.spec import RunSpec
+from shoal.train.stretch import Stretch
 
 
 class Run:
@@ -394,16 +395,15 @@ class Run:
         )
         return self._work
 
-    def _stretch(self) -> tuple[tuple[GlobalBatch, tuple[float, ...]], ...]:
+    def _stretch(self) -> Stretch:
         """The global batches of the next act, with their learning rates: as many as the strategy can do in one, but
         none beyond the next evaluation, save, end of an epoch or of the run."""
-        at, stretch = self.cursor, []
+        at, count = self.cursor, 0
         for _ in range(self._strategy.reach(self._replica)):
-            stretch.append((self._batches.at(at), self._rates.at(at)))
-            before, at = at, self._batches.after(at)
+            before, at, count = at, self._batches.after(at), count + 1
             if at.epoch != before.epoch or at.step == self.total_steps or self._due_after(before, at):
                 break
-        return tuple(stretch)
+        return Stretch(self._batches, self._rates.at, self.cursor, count)
 
     @property
     def _snapshots(self) -> bool:
@@ -452,14 +452,15 @@ class Run:
     def _commit(self, work: Work, result: StepResult) -> None:
         """The step is part of the model: move the cursor, record the samples, say what is due, tell."""
         before, ledger = self.cursor, self.ledger
-        batches = [batch for batch, _ in work.stretch][: result.batches]
+        done = len(work.stretch) if result.batches is None else result.batches
         self._coverage.commit(result.committed, result.spans, lambda start, stop: self._order(before, start, stop))
-        last = batches[-1].cursor
+        batch, _ = work.stretch[done - 1]
+        last = batch.cursor
         ledger.cursor = self._batches.after(last)
         ledger.staleness = ledger.staleness.after(result.staleness, result.lead)
         if before.batch == 0:
             self._account.new_epoch()
-        samples = sum(batch.samples for batch in batches)
+        samples = self.cursor.samples - before.samples
         seconds = self._account.step(result.loss_sum, result.loss_weight, samples, result.bytes_sent)
         if self.cursor.epoch != before.epoch:
             self._coverage.finish_epoch(self._place.group)
@@ -482,7 +483,7 @@ class Run:
             self._scribe(SizeWished(self.cursor.step, self._place.view.size, wish.workers, wish.reason))
             if self._place.keeps_record:
                 self._session.report(size_message(wish))
-        self._rebalance(batches[-1], result)
+        self._rebalance(batch, result)
         if self._seen_view != self._place.view.number:
             self._seen_view = self._place.view.number
             if self._place.is_first:

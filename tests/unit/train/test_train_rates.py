@@ -87,3 +87,11 @@ def test_what_is_no_schedule_is_refused() -> None:
         Rates("cosine", (0.1,), 3)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="ReduceLROnPlateau is no schedule over steps or epochs"):
         Rates(TorchSchedule(schedulers.ReduceLROnPlateau), (0.1,), 3)
+
+
+def test_a_scheduler_of_pytorch_may_be_asked_for_what_lies_behind() -> None:
+    """A stretch that was broken off, or ended early, goes on from an earlier step than it was planned to."""
+    rates = Rates(TorchSchedule(FACTORIES["CosineAnnealingLR"]), (0.1, 0.01), BATCHES.per_epoch)
+    cursors = _cursors(10)
+    forwards = [rates.at(cursor) for cursor in cursors]
+    assert [rates.at(cursor) for cursor in reversed(cursors)] == forwards[::-1]
