@@ -23,9 +23,9 @@ def graceful(session: Session) -> Iterator[None]:
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         session.control.request_stop()
-        print("\nshoal: stopping after this step: saving … (Ctrl-C again to end at once)", file=sys.stderr)
-        for other in previous:
+        for other in previous:  # before anything is said: whoever reads it may send the next one at once
             signal.signal(other, at_once)
+        print("\nshoal: stopping after this step: saving … (Ctrl-C again to end at once)", file=sys.stderr)
 
     def at_once(number: int, frame: FrameType | None) -> None:
         for other in previous:

@@ -13,7 +13,8 @@ TEAMS = ("--strategy", "hybrid", "--set", "hybrid.team=2", "--set", "incremental
 MOMENTS = {
     "a local step": {"forward": "rank() == {victim} and step() >= 14 and die()"},
     "the first round": {"forward": "rank() == {victim} and die()"},
-    "the last round": {"forward": "rank() == {victim} and step() >= 33 and die()"},
+    # the others leave it a task
+    "the last round": {"forward": "step() >= 33 and (die() if rank() == {victim} else until((MARKS / 'die').exists))"},
     "an evaluation": {"evaluation": "rank() == {victim} and step() == 24 and die()"},
     "two rounds": {"forward": "rank() == min({victim}, size() - 1) and step() >= 14 and die(f'at {{step() > 22}}')"},
 }
