@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import select
@@ -182,9 +183,9 @@ def shoal_command(*words: str) -> list[str]:
 def descendants(pid: int) -> set[int]:
     """All processes below `pid`, zombies included."""
     found: set[int] = set()
-    for task in Path("/proc").glob(f"{pid}/task/*/children"):
+    for task in glob.glob(f"/proc/{pid}/task/*/children"):  # noqa: PTH207 - Path.glob fails where a process ends under it
         try:
-            children = {int(child) for child in task.read_text().split()}
+            children = {int(child) for child in Path(task).read_text().split()}
         except OSError:
             continue
         found |= children
