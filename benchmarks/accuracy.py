@@ -4,11 +4,12 @@
     python benchmarks/accuracy.py --text FILE --runs runs/accuracy --json bytes.json
 
 ResNet-20 on CIFAR-10 is trained with several seeds on two workers; what counts is the accuracy on the test set after
-the last epoch. The GPT is trained on two hosts, network namespaces joined by a link, so that bytes are what the
-interfaces have sent; what counts is the loss on the test text. The same learning rates and global batch both ways, and
-sums of single precision: exact ones, which a model with dropout gets by default, would double what all-reduce sends. It
-takes hours, and does not need an idle machine. Each run stays below --runs: one that has ended is not done again, so
-that the command can be broken off, repeated, and repeated with more seeds.
+the last epoch. `allreduce`, whose result does not depend on the link, has both on this machine, `incremental` has them
+on two hosts, network namespaces joined by a link (--rate), since what it does by default depends on the link. The GPT
+is trained on two hosts both ways, so that bytes are what the interfaces have sent; what counts is the loss on the test
+text. The same learning rates and global batch both ways, and sums of single precision: exact ones, which a model with
+dropout gets by default, would double what all-reduce sends. It takes hours. Each run stays below --runs: one that has
+ended is not done again, so that the command can be broken off, repeated, and repeated with more seeds.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from benchmarks.environment import describe
 from shoal.drill.hosts import Hosts
 
 BASE = "allreduce"
+RESNET, GPT = ROOT / "examples/cifar10_resnet.py", ROOT / "examples/shakespeare_gpt.py"
 WORKERS = 2
 TIMEOUT_S = 12 * 3600.0
 GOAL_POINTS = 1.0  # of accuracy, that may be lost
@@ -86,16 +88,14 @@ def finished(run_dir: Path) -> dict[str, Any] | None:
 
 
 def on_this_machine(way: Way, seed: int, options: argparse.Namespace) -> Ended:
-    """ResNet-20 on CIFAR-10. A run that was broken off goes on from its last checkpoint."""
+    """ResNet-20 on CIFAR-10, both workers here. A run that was broken off goes on from its last checkpoint."""
     run_dir = options.runs / f"resnet-{options.epochs}-{way.name}-{seed}"
     if finished(run_dir) is None:
         run_dir.mkdir(parents=True, exist_ok=True)
         run = ["--workers", str(WORKERS), "--seed", str(seed), "--run-dir", str(run_dir), "--json", *way.words]
-        once = ["--set", f"eval_every={options.epochs} epochs"]
-        own = ["--data", str(options.cifar10.resolve()), "--epochs", str(options.epochs)]
-        script = str(ROOT / "examples/cifar10_resnet.py")
         nice = ["nice", "-n", str(options.nice)]
-        command = [*nice, sys.executable, "-m", "shoal", "train", script, *run, *once, "--", *own]
+        work = [*_once(options.epochs), "--", *_images(options)]
+        command = [*nice, sys.executable, "-m", "shoal", "train", str(RESNET), *run, *work]
         done = processes.run(command, {}, run_dir.with_name(f"{run_dir.name}.log"), TIMEOUT_S)
         if done.status != 0:
             raise SystemExit(f"{run_dir.name}: {done.reason()}")
@@ -104,27 +104,48 @@ def on_this_machine(way: Way, seed: int, options: argparse.Namespace) -> Ended:
     return Ended.of("ResNet-20", way, seed, summary, None)
 
 
-def on_two_hosts(way: Way, seed: int, options: argparse.Namespace) -> Ended:
-    """The GPT. A run that was broken off begins again: its bytes are to be counted whole."""
-    options.runs.mkdir(parents=True, exist_ok=True)
+def over_a_link(way: Way, seed: int, options: argparse.Namespace) -> Ended:
+    """ResNet-20 on CIFAR-10, a worker on each of two hosts."""
+    stem = f"resnet-{options.epochs}-{options.rate}-{way.name}-{seed}"
+    return _on_two_hosts(
+        "ResNet-20", way, seed, stem, RESNET, _once(options.epochs), _images(options), options.rate, options
+    )
+
+
+def text(way: Way, seed: int, options: argparse.Namespace) -> Ended:
+    """The GPT, a worker on each of two hosts, whose link does not matter: bytes are counted."""
+    own = ["--data", str(options.text.resolve()), "--epochs", str(options.text_epochs)]
     stem = f"gpt-{options.text_epochs}-{way.name}-{seed}"
+    return _on_two_hosts("GPT", way, seed, stem, GPT, _once(options.text_epochs), own, None, options)
+
+
+def _once(epochs: int) -> list[str]:
+    return ["--set", f"eval_every={epochs} epochs"]
+
+
+def _images(options: argparse.Namespace) -> list[str]:
+    return ["--data", str(options.cifar10.resolve()), "--epochs", str(options.epochs)]
+
+
+def _on_two_hosts(
+    example: str, way: Way, seed: int, stem: str, script: Path, settings: Sequence[str], own: Sequence[str],
+    rate: str | None, options: argparse.Namespace,
+) -> Ended:  # fmt: skip
+    """A run that was broken off begins again: its bytes are to be counted whole."""
+    options.runs.mkdir(parents=True, exist_ok=True)
     kept = options.runs / f"{stem}.json"
     if not kept.exists():
         number = 0
         while (run_dir := options.runs / f"{stem}-{number}").exists():
             number += 1
-        words = ["--seed", str(seed), "--set", "checkpoint.every=never", *way.words]
-        arguments = ["--data", str(options.text.resolve()), "--epochs", str(options.text_epochs)]
-        script = ROOT / "examples/shakespeare_gpt.py"
-        with Hosts(over_hosts.HOSTS) as hosts:
-            over_hosts.shoal(
-                hosts, Path(sys.executable), script, words, run_dir, {}, TIMEOUT_S, arguments, options.nice
-            )
+        words = ["--seed", str(seed), "--set", "checkpoint.every=never", *settings, *way.words]
+        with Hosts(over_hosts.HOSTS, rate) as hosts:
+            over_hosts.shoal(hosts, Path(sys.executable), script, words, run_dir, {}, TIMEOUT_S, own, options.nice)
             sent = over_hosts.sent(hosts)
         summary = finished(run_dir)
         if summary is None:
             raise SystemExit(f"{run_dir.name} did not come to its end")
-        kept.write_text(json.dumps(asdict(Ended.of("GPT", way, seed, summary, mean(sent)))))
+        kept.write_text(json.dumps(asdict(Ended.of(example, way, seed, summary, mean(sent)))))
     return Ended(**json.loads(kept.read_text()))
 
 
@@ -188,13 +209,14 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=4, help="on CIFAR-10 (default 4)")
     parser.add_argument("--text-epochs", type=int, default=10, help="on the text (default 10)")
     parser.add_argument(
-        "--incremental", nargs="+", metavar="KEY=VALUE", default=["incremental.h=16", "comm.codec=int8"],
-        help="settings on CIFAR-10 (default incremental.h=16 comm.codec=int8)",
+        "--incremental", nargs="+", metavar="KEY=VALUE", default=["comm.codec=int8"],
+        help="settings on CIFAR-10 (default comm.codec=int8: local steps as the link asks for)",
     )  # fmt: skip
     parser.add_argument(
         "--text-incremental", nargs="+", metavar="KEY=VALUE", default=["incremental.h=64", "comm.codec=int8"],
         help="settings on the text (default incremental.h=64 comm.codec=int8)",
     )  # fmt: skip
+    parser.add_argument("--rate", default="100mbit", help="of the link, on CIFAR-10 (default 100mbit)")
     parser.add_argument("--runs", type=Path, required=True, metavar="DIR", help="where runs are kept")
     parser.add_argument("--nice", type=int, default=0, help="of the workers (default 0)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
@@ -209,18 +231,18 @@ def main() -> None:
     options.runs = options.runs.resolve()
     found: list[Ended] = []
     parts = [
-        (options.cifar10, on_this_machine, Way(BASE), options.incremental),
-        (options.text, on_two_hosts, Way(BASE, ("sums=float32",)), options.text_incremental),
+        (options.cifar10, on_this_machine, Way(BASE), over_a_link, options.incremental),
+        (options.text, text, Way(BASE, ("sums=float32",)), text, options.text_incremental),
     ]
-    for data, train, base, settings in parts:
+    for data, synchronous, base, other, settings in parts:
         for seed in options.seeds if data is not None else ():
-            for way in (base, Way("incremental", tuple(settings))):
+            for train, way in ((other, Way("incremental", tuple(settings))), (synchronous, base)):
                 found.append(train(way, seed, options))
                 sys.stderr.write(f"{json.dumps(asdict(found[-1]))}\n")
     environment = describe(Path(sys.executable), ["torch", "shoal"])
     caption = (
-        f"{WORKERS} workers with one thread each; ResNet-20 for {options.epochs} epochs, the GPT for "
-        f"{options.text_epochs}; torch {environment['versions']['torch']}. Goals: at most {GOAL_POINTS:g} point of "
+        f"{WORKERS} workers with one thread each; ResNet-20 for {options.epochs} epochs (link {options.rate}), the GPT "
+        f"for {options.text_epochs}; torch {environment['versions']['torch']}. Goals: at most {GOAL_POINTS:g} point of "
         f"accuracy less; {GOAL_TIMES} times fewer bytes at the same loss (at most {GOAL_LOSS:.0%} more)."
     )
     sys.stdout.write(f"{table(found)}\n\n{caption}\n")

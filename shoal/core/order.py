@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -30,4 +31,17 @@ def epoch_order(seed: int, epoch: int, samples: int, shuffle: bool = True) -> In
 
 def digest(indices: Indices) -> int:
     """A number by which two lists of samples can be told apart, whatever their order; exact as a float64."""
-    return int((((indices + 1) * 2_654_435_761) & 0x3FFF_FFFF).sum())
+    return int(_marks(indices).sum())
+
+
+def digests(lists: Sequence[Indices]) -> list[int]:
+    """The digest of each of many lists, none of them empty."""
+    if not lists:
+        return []
+    starts = np.cumsum([0, *map(len, lists[:-1])])
+    found: list[int] = np.add.reduceat(_marks(np.concatenate(lists)), starts).tolist()
+    return found
+
+
+def _marks(indices: Indices) -> Indices:
+    return ((indices + 1) * 2_654_435_761) & 0x3FFF_FFFF

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from shoal.store.operations import Commit
+
+Array = npt.NDArray[Any]
 
 Reason = Literal[
     "unknown",  # no such slice here: declare it first
@@ -96,9 +100,43 @@ class Logged:
 
 @dataclass(frozen=True)
 class Recalled(Answer):
-    """Commits that are remembered, oldest first."""
+    """Commits that are remembered, oldest first. `last` is the number of the last commit, remembered or not."""
 
     commits: tuple[Logged, ...]
+    last: int = 0
+
+
+class Record(NamedTuple):
+    """What a commit has recorded, and how many versions old it was."""
+
+    number: int
+    staleness: int
+    transaction: str
+    record: bytes
+
+
+@dataclass(frozen=True)
+class Recorded(Answer):
+    """The records of many commits, in few arrays: a row of `rows` has number, staleness, and the lengths of the
+    transaction's name and of the record, which stand one behind the other in `text`."""
+
+    rows: Array
+    text: bytes
+
+    @staticmethod
+    def of(version: int, commits: Iterable[Logged]) -> Recorded:
+        found = [(one.number, one.staleness, one.commit.transaction.encode(), one.commit.record) for one in commits]
+        rows = [(number, staleness, len(name), len(record)) for number, staleness, name, record in found]
+        text = b"".join(name + record for _, _, name, record in found)
+        return Recorded(version, np.array(rows, dtype=np.int64).reshape(-1, 4), text)
+
+    def each(self) -> Iterator[Record]:
+        """Oldest first."""
+        at = 0
+        for number, staleness, name, record in self.rows.tolist():
+            middle, stop = at + name, at + name + record
+            yield Record(number, staleness, self.text[at:middle].decode(), self.text[middle:stop])
+            at = stop
 
 
 @dataclass(frozen=True)

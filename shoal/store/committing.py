@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from shoal.store import operations as ops
-from shoal.store.answers import Answer, Committed, Done, Logged, Recalled, Squares, StagedParts
+from shoal.store.answers import Answer, Committed, Done, Logged, Recalled, Recorded, Squares, StagedParts
 from shoal.store.board import Board
 from shoal.store.dealing import heed
 from shoal.store.held import Held
@@ -35,6 +35,7 @@ class Committing:
             ops.Drop: self.drop,
             ops.Staged: self.staged,
             ops.Recall: self.recall,
+            ops.Records: self.records,
             ops.Forget: self.forget,
         }
 
@@ -106,8 +107,14 @@ class Committing:
         return StagedParts(self._holdings.version, tuple(staged))
 
     def recall(self, operation: ops.Recall) -> Answer:
-        known = tuple(one for one in self.log.values() if one.number > operation.after)
-        return Recalled(self._holdings.version, known)
+        return Recalled(self._holdings.version, tuple(self._after(operation.after)), self.commits)
+
+    def records(self, operation: ops.Records) -> Answer:
+        return Recorded.of(self._holdings.version, self._after(operation.after))
+
+    def _after(self, number: int) -> list[Logged]:
+        """The remembered commits later than this number, oldest first."""
+        return [one for one in self.log.values() if one.number > number]
 
     def forget(self, operation: ops.Forget) -> Answer:
         self.log = {name: one for name, one in self.log.items() if one.number > operation.upto}

@@ -236,6 +236,13 @@ class Recall(Operation):
 
 
 @dataclass(frozen=True)
+class Records(Operation):
+    """What the remembered commits after number `after` have recorded, without what else they are. -> Recorded"""
+
+    after: int = 0
+
+
+@dataclass(frozen=True)
 class Forget(Change):
     """Forget the commits up to number `upto`: everyone knows of them. -> Done"""
 

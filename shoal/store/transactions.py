@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 
-from shoal.store.answers import Committed, Logged, Recalled, Squares, StagedParts
+from shoal.store.answers import Committed, Logged, Recalled, Record, Recorded, Squares, StagedParts
 from shoal.store.asking import Maker, maker
 from shoal.store.checking import Given
 from shoal.store.errors import ServerTimeout, StoreRefused
 from shoal.store.futures import gather
-from shoal.store.operations import Commit, Drop, Forget, Norms, Recall, Shaping, Stage, Staged, Task
+from shoal.store.operations import Commit, Drop, Forget, Norms, Recall, Records, Shaping, Stage, Staged, Task
 from shoal.store.updater_states import UpdaterStates
 
-_TURN_S = 1.0  # a commit waits so long for those before it; then they are settled
+_TURN_S = 0.05  # a commit waits so long for those before it on other servers; then they are done for their committers
+_NONE_AFTER = 1 << 62  # no commit has such a number
 
 
 class Transactions(UpdaterStates):
@@ -87,12 +88,12 @@ class Transactions(UpdaterStates):
             shaping=replace(shaping, rate_scale=decided.rate_scale),
             number=decided.number,
         )
-        self._commit_on_others(others, what, self._deadline(deadline_s))
+        self._commit_on_others(others, decided.number, what, self._deadline(deadline_s))
         return decided
 
-    def _commit_on_others(self, make: Maker, what: str, deadline_s: float) -> None:
-        """Commits come in the order of the first server. If one before this one does not come, its committer is gone:
-        then it is settled for it."""
+    def _commit_on_others(self, make: Maker, number: int, what: str, deadline_s: float) -> None:
+        """Commits come in the order of the first server. If one before this one does not come, its committer is gone,
+        or asleep: then it is done for it."""
         until_s = time.monotonic() + deadline_s
         posts = list(range(1, self.servers))
         while posts:
@@ -108,10 +109,22 @@ class Transactions(UpdaterStates):
                     if no.reason != "out of turn":
                         raise
                     posts.append(post)
-            if posts:
+            for post in posts:
                 if time.monotonic() > until_s:
-                    raise ServerTimeout(what, f"the commits before it on server {posts[0]}", deadline_s)
-                self.settle(deadline_s=max(1.0, until_s - time.monotonic()))
+                    raise ServerTimeout(what, f"the commits before it on server {post}", deadline_s)
+                self._bring(post, self._last(post, deadline_s), number - 1, max(1.0, until_s - time.monotonic()))
+
+    def _last(self, post: int, deadline_s: float | None) -> int:
+        """The number of the last commit on this server."""
+        has: Recalled = self._wait(self._read(post, Recall(_NONE_AFTER), "recall", deadline_s), deadline_s)
+        return has.last
+
+    def _bring(self, post: int, last: int, upto: int, deadline_s: float | None) -> None:
+        """Commit on this server what the first one has committed after `last`, up to `upto`."""
+        if last < upto:
+            for one in self.committed(last, deadline_s):
+                if one.number <= upto:
+                    self._redo(post, one, deadline_s)
 
     def drop(self, transaction: str, part: int | None = None, deadline_s: float | None = None) -> None:
         """Throw away what is staged for a transaction: all of it, or one part."""
@@ -142,24 +155,33 @@ class Transactions(UpdaterStates):
         futures = [self._change(post, make, "forget", deadline_s) for post in range(1, self.servers)]
         self._wait(gather(futures, lambda answers: None), deadline_s)
 
+    def records(self, after: int = 0, deadline_s: float | None = None) -> list[Record]:
+        """What the commits that the first server remembers have recorded, oldest first, later than number `after`."""
+        answer: Recorded = self._wait(self._read(0, Records(after), "records", deadline_s), deadline_s)
+        return list(answer.each())
+
     def settle(
         self, abandoned: Callable[[str], bool] = lambda transaction: False, deadline_s: float | None = None
-    ) -> tuple[Logged, ...]:
+    ) -> None:
         """Bring all servers to what the first has committed, and drop staged transactions that are `abandoned`: not
-        committed, and nobody is going to. Any number of survivors may do it at the same time. Returns the commits that
-        the first server remembers."""
-        commits = self.committed(deadline_s=deadline_s)
+        committed, and nobody is going to. Any number of survivors may do it at the same time."""
+        self._bring_all(deadline_s)
+        doomed = [name for name in self.staged(deadline_s) if abandoned(name)]
+        # The first server decides: who was thought gone may have committed there just now, and what has lost its parts
+        # there never will be. Only what it knows nothing of is dropped elsewhere.
+        for name in doomed:
+            self._wait(self._change(0, maker(Drop, transaction=name), f"drop {name}", deadline_s), deadline_s)
+        if doomed:
+            self._bring_all(deadline_s)
+            known = {one.transaction for one in self.records(deadline_s=deadline_s)}
+            for name in doomed:
+                if name not in known:
+                    self.drop(name, deadline_s=deadline_s)
+
+    def _bring_all(self, deadline_s: float | None) -> None:
+        upto = self._last(0, deadline_s)
         for post in range(1, self.servers):
-            has: Recalled = self._wait(self._read(post, Recall(), "recall", deadline_s), deadline_s)
-            last = max((one.number for one in has.commits), default=0)
-            for one in commits:
-                if one.number > last:
-                    self._redo(post, one, deadline_s)
-        known = {one.commit.transaction for one in commits}
-        for transaction in self.staged(deadline_s):
-            if transaction not in known and abandoned(transaction):
-                self.drop(transaction, deadline_s=deadline_s)
-        return commits
+            self._bring(post, self._last(post, deadline_s), upto, deadline_s)
 
     def _redo(self, post: int, logged: Logged, deadline_s: float | None) -> None:
         commit, number = logged.commit, logged.number

@@ -138,7 +138,8 @@ class ParameterServer(Strategy[ServedReplica]):
             if no.reason != "missing part":
                 raise
         # with what scale it was committed the first server knows: it goes on to the others as it was there
-        if transaction not in {one.commit.transaction for one in replica.kv.settle()}:
+        replica.kv.settle()
+        if transaction not in {one.transaction for one in replica.kv.records()}:
             raise PeerLost(f"what was staged as {transaction} has been dropped: this worker is out of the view")
         return None
 

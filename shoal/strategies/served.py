@@ -88,10 +88,10 @@ class ServedReplica(TeamModel):
                 if worker not in pushing:
                     self.kv.release(worker)
             # only now nothing of an earlier view can be committed any more
-            commits = self.kv.committed()
-            records = [json.loads(one.commit.record) for one in commits if one.commit.record]
+            commits = self.kv.records()
+            records = [json.loads(one.record) for one in commits if one.record]
             self.recalled = [record for record in records if record["run"] == self.run]
-            self.coding.settle({one.commit.transaction for one in commits}, len(pushing))
+            self.coding.settle({one.transaction for one in commits}, len(pushing))
             if self.team.size > 1:  # from here on a member is told only what has changed for its leader
                 self.download()
         except StateLost:

@@ -27,7 +27,7 @@ from shoal.core.consistency import Consistency
 from shoal.core.errors import NonFiniteLoss, PeerLost
 from shoal.core.state import ShardedState
 from shoal.core.teams import Rule
-from shoal.store.answers import Logged, NothingLeft, Wait
+from shoal.store.answers import NothingLeft, Record, Wait
 from shoal.store.checking import Given
 from shoal.store.errors import StoreRefused
 from shoal.store.operations import Shaping, Task
@@ -52,6 +52,7 @@ class TaskReplica(ServedReplica):
         self.consistency, self._mixing = consistency, runtime.asynchronous.mixing
         self._tasks = _FIRST  # after which the workers meet
         self._lead = 0  # of this team when it got its task
+        self._recorded = 0  # the number of the last commit whose record was read
         self._own: dict[str, Tensor] = {}  # weights of this team's own, where it has any
         super().__init__(program, runtime, team, local=self._mixing is not None)
 
@@ -243,9 +244,10 @@ class TaskReplica(ServedReplica):
 
     def _records(self) -> list[dict[str, Any]]:
         """What the servers have recorded of the commits of this stretch, with how old each update was."""
-        commits = list[Logged]()
-        self.unless_lost(lambda: commits.extend(self.kv.committed()))
-        records = [{**json.loads(one.commit.record), "age": one.staleness} for one in commits if one.commit.record]
+        commits = list[Record]()
+        self.unless_lost(lambda: commits.extend(self.kv.records()))
+        self._recorded = max((one.number for one in commits), default=0)
+        records = [{**json.loads(one.record), "age": one.staleness} for one in commits if one.record]
         return [record for record in records if record.get("stretch") == self._stretch]
 
     def _finish(
@@ -254,7 +256,7 @@ class TaskReplica(ServedReplica):
     ) -> StepResult:  # fmt: skip
         self.pull()
         if self.runtime.world.is_first:
-            self.unless_lost(lambda: self.kv.forget(max((one.number for one in self.kv.committed()), default=0)))
+            self.unless_lost(lambda: self.kv.forget(self._recorded))
         seconds = max(float(word["seconds"]) for word in words)
         fitting = math.ceil(len(records) * _STRETCH_S / max(seconds, 1e-3))
         self._tasks = min(max(fitting, 1), 4 * self._tasks, _MOST)

@@ -217,7 +217,9 @@ class StoreContract:
         assert again.before
         assert again.number == done.number
         assert (last.pull("a") == 3).all()
-        assert [one.commit.record for one in first.settle()] == [b"what was done"]
+        first.settle()
+        assert [(one.transaction, one.record) for one in first.records()] == [("t", b"what was done")]
+        assert first.records(after=done.number) == []
         with pytest.raises(StoreRefused, match="missing part"):
             first.commit("u", [0])
         first.stage("u", 0, {"a": np.ones(400)}).result(60)

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import json
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -398,12 +399,13 @@ class Run:
     def _stretch(self) -> Stretch:
         """The global batches of the next act, with their learning rates: as many as the strategy can do in one, but
         none beyond the next evaluation, save, end of an epoch or of the run."""
-        at, count = self.cursor, 0
-        for _ in range(self._strategy.reach(self._replica)):
-            before, at, count = at, self._batches.after(at), count + 1
-            if at.epoch != before.epoch or at.step == self.total_steps or self._due_after(before, at):
-                break
-        return Stretch(self._batches, self._rates.at, self.cursor, count)
+        start, batches = self.cursor, self._batches
+        most = min(self._strategy.reach(self._replica), batches.per_epoch - start.batch)
+        if self.total_steps is not None:
+            most = min(most, self.total_steps - start.step)
+        # something is due within so many batches, or nothing is
+        due = bisect_left(range(1, most), True, key=lambda n: bool(self._due_after(start, batches.ahead(start, n))))
+        return Stretch(batches, self._rates.at, start, due + 1)
 
     @property
     def _snapshots(self) -> bool:

@@ -22,7 +22,7 @@ from shoal.core.coverage import Counts, CoverageTotals, EpochCoverage, totals
 from shoal.core.cursor import Cursor
 from shoal.core.errors import CheckpointError, NonFiniteState, ShoalError
 from shoal.core.events import CheckpointSaved
-from shoal.core.order import Indices, digest
+from shoal.core.order import Indices, digests
 from shoal.core.state import Piece, ShardedState
 from shoal.launch.rundir import disk_error
 from shoal.strategies.base import Span, Strategy
@@ -51,14 +51,16 @@ class CoverageRecord:
         if not self._whole:
             self._epoch.commit(own)
             return
-        for span in spans:
-            indices = order(span.start, span.stop)
-            if digest(indices) != span.digest:
+        filled = [span for span in spans if span.stop > span.start]
+        lists = [order(span.start, span.stop) for span in filled]
+        for span, found in zip(filled, digests(lists), strict=True):
+            if found != span.digest:
                 raise ShoalError(
                     f"a worker trained on other samples than those at positions {span.start} to {span.stop}: its order "
                     "of samples is not that of this worker"
                 )
-            self._epoch.commit(indices)
+        if lists:
+            self._epoch.commit(np.concatenate(lists))
 
     def combined(self, group: Group) -> Counts:
         """The group's counts of the current epoch. Collective, unless the record is whole."""

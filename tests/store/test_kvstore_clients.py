@@ -108,6 +108,55 @@ def test_workers_that_die_between_push_and_acknowledgement(fleet: LocalFleet, ra
 
 
 @pytest.mark.ranks
+def test_nobody_waits_for_a_committer_that_is_frozen_between_two_servers(fleet: LocalFleet, ranks: RankHarness) -> None:
+    def freeze(session: Session, described: Any, keys: RunKeys) -> None:
+        commit_on_others = Transactions._commit_on_others
+
+        def asleep_before_it(self: Transactions, *given: Any) -> None:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            commit_on_others(self, *given)
+
+        Transactions._commit_on_others = asleep_before_it  # type: ignore[method-assign]
+        with contextlib.closing(KVStore(described, key=keys, deadline_s=PATIENCE_S)) as store:
+            assert _do_one(store, "frozen") is not None
+
+    with _store(fleet) as store:
+        store.declare("sum", (200,), "float64", updater="add")
+        store.open(1, TASKS, "asp", ("frozen", "other"))
+        with ranks.start(1, freeze, fleet.wait_ready(), fleet.keys) as run:
+            eventually(lambda: len(store.progress().committed) == 1, "a commit on the first server")
+            while len(store.progress().committed) < TASKS:
+                _do_one(store, "other")
+            np.testing.assert_array_equal(store.pull("sum"), np.full(200, 2.0**TASKS - 1))
+            run.signal(0, signal.SIGCONT)
+            run.results(PATIENCE_S)  # what was done for it is not done again
+        np.testing.assert_array_equal(store.pull("sum"), np.full(200, 2.0**TASKS - 1))
+
+
+def test_what_is_committed_while_others_settle_is_not_dropped(
+    fleet: LocalFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that was thought gone commits at the worst moment: when it has been seen to have only staged."""
+    with _store(fleet) as ghost, _store(fleet) as survivor:
+        ghost.declare("sum", (200,), "float64", updater="add")
+        ghost.stage("late", 0, {"sum": np.ones(200)}).result(PATIENCE_S)
+        ghost.stage("never", 0, {"sum": np.full(200, 8.0)}).result(PATIENCE_S)
+        staged = survivor.staged
+
+        def staged_then(deadline_s: float | None = None) -> dict[str, set[int]]:
+            found = staged(deadline_s)
+            with monkeypatch.context() as only_first:
+                only_first.setattr(ghost, "_commit_on_others", lambda *given: None)  # and then it is gone
+                ghost.commit("late", [0])
+            return found
+
+        monkeypatch.setattr(survivor, "staged", staged_then)
+        survivor.settle(abandoned=lambda transaction: True)
+        assert staged() == {}
+        np.testing.assert_array_equal(survivor.pull("sum"), np.ones(200))
+
+
+@pytest.mark.ranks
 def test_the_bound_holds_while_a_worker_is_frozen(fleet: LocalFleet, ranks: RankHarness) -> None:
     def freeze(session: Session, described: Any, keys: RunKeys) -> int:
         store = KVStore(described, key=keys, worker=1, workers=2, consistency="ssp:2", deadline_s=PATIENCE_S)

@@ -19,7 +19,7 @@ from shoal.core.config import AsynchronousSettings
 from shoal.core.consistency import ASP
 from shoal.core.cursor import Batches, Cursor
 from shoal.core.world import Member, View, World
-from shoal.store.answers import NothingLeft
+from shoal.store.answers import NothingLeft, Record
 from shoal.store.operations import Task
 from shoal.strategies import served_model
 from shoal.strategies.base import Pass, Portion, Runtime, Work
@@ -52,7 +52,7 @@ class CentralStore:
         self.version = 0
         self._left: list[int] = []
         self._staged: dict[str, Any] = {}
-        self._log: list[Any] = []
+        self._log: list[Record] = []
 
     def register(self, declarations: Sequence[Any]) -> None:
         assert [one.updater for one in declarations] == ["add"], "servers only add differences up"
@@ -81,12 +81,11 @@ class CentralStore:
         assert not damping, "what is drawn together is not damped"
         for name, change in self._staged.items():
             self.central[name] += change
-        commit = SimpleNamespace(record=record, transaction=transaction)
-        self._log.append(SimpleNamespace(number=self.version, staleness=self.version - read_version, commit=commit))
+        self._log.append(Record(self.version, self.version - read_version, transaction, record))
         self.version += 1
 
-    def committed(self) -> tuple[Any, ...]:
-        return tuple(self._log)
+    def records(self) -> list[Record]:
+        return list(self._log)
 
     def forget(self, upto: int) -> None:
         self._log.clear()

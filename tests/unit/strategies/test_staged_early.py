@@ -71,8 +71,8 @@ class FakeStore:
     def progress(self) -> Any:
         return SimpleNamespace(clocks={})
 
-    def committed(self) -> tuple[Any, ...]:
-        return ()
+    def records(self) -> list[Any]:
+        return []
 
     def close(self) -> None: ...
 
