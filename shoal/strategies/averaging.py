@@ -1,48 +1,77 @@
-"""The average of trainers' weight differences: summed between the leaders of teams, then told within each team."""
+"""The average of trainers' weight differences: summed between the leaders of teams, then told within each team.
+
+With ``comm.codec=auto`` the leaders choose a codec before the first average: each knows by then what a local step
+costs, and they measure their link and what codecs cost on the differences that are about to be sent.
+"""
 
 from __future__ import annotations
+
+import time
 
 import torch
 from torch import Tensor
 
+from shoal.comm.codecs.choose import CodecChoice
 from shoal.comm.codecs.feedback import ErrorFeedback
-from shoal.comm.codecs.names import AUTO, codec_named
 from shoal.comm.group import Group
-from shoal.core.errors import ConfigError
+from shoal.strategies.coding import Coding
 from shoal.strategies.common import CommonWeights
 
 _SHARE_BYTES = 8  # a float64 before every payload
+# what ``auto`` looks at: a difference holds the gradients of many steps, and takes a higher rank than one of them does
+_CANDIDATES = ("fp16", "bf16", "int8", "powersgd:32")
 
 
 class Averager:
     """What a codec leaves out is carried over to the next average; it belongs to the leader that left it out."""
 
-    def __init__(self, common: CommonWeights, codec: str) -> None:
-        if codec == AUTO:
-            raise ConfigError(
-                "comm.codec=auto chooses by the time of single steps, which do not send anything here: state a codec, "
-                "such as comm.codec=int8, or none: incremental.h=auto already weighs sending against computing"
-            )
-        self._common = common
-        self._feedback = ErrorFeedback(codec_named(codec)) if codec != "none" else None
+    def __init__(self, common: CommonWeights, codec: str, device: str) -> None:
+        self._common, self._lossless = common, codec == "none"
+        self._coding = Coding(codec, device, _CANDIDATES, warm_up=0, timed=1)
+        self._carried: Tensor | None = None  # what was left out before a checkpoint, until a codec is chosen
         self.bytes_sent = 0  # by this worker, in the last average
+        self.choosing_s = 0.0  # of the last average, that went into finding a codec
+
+    @property
+    def choice(self) -> CodecChoice | None:
+        """What ``auto`` has chosen; None before, and on workers that do not lead a team."""
+        return self._coding.choice
+
+    @property
+    def coded(self) -> bool:
+        """Whether differences go through a codec."""
+        return self._coding.feedback is not None
 
     def attach(self, outer: Group | None, inner: Group) -> None:
-        """`outer` joins the leaders of all teams and is None on others; `inner` is the team."""
+        """`outer` joins the leaders of all teams and is None on others; `inner` is the team. Collective."""
         self._outer, self._inner = outer, inner
+        if outer is not None:
+            self._coding.meet(outer)
 
-    def average(self, share: float) -> Tensor:
-        """The sum of all differences, each weighted by its trainer's share. Collective; the same bits everywhere."""
+    def average(self, share: float, compute_s: float) -> Tensor:
+        """The sum of all differences, each weighted by its trainer's share. `compute_s` is the time of as many local
+        steps as an average must pay for. Collective; the same bits everywhere."""
         flat, outer, inner = self._common.difference(), self._outer, self._inner
-        self.bytes_sent = 0
+        self.bytes_sent, self.choosing_s = 0, 0.0
+        if self._carried is not None:
+            flat.add_(self._carried)
         if outer is not None and outer.size > 1:
-            if self._feedback is None:
+            self._choose(flat, outer, compute_s)
+            if self._coding.feedback is None:
                 self._sum_exactly(flat, share, outer)
             else:
-                self._sum_coded(flat, share, outer, self._feedback)
+                self._sum_coded(flat, share, outer, self._coding.feedback)
         if inner.size > 1:
             inner.broadcast(flat, 0, "the average of all teams")
         return flat
+
+    def _choose(self, flat: Tensor, outer: Group, compute_s: float) -> None:
+        """With ``auto``, find a codec if there is none yet. Collective among the leaders."""
+        if self._coding.measuring(outer):
+            began, names = time.perf_counter(), self._common.names
+            self._coding.note(compute_s, None)
+            self._coding.decide(outer, lambda: list(zip(names, self._common.parts(flat), strict=False)), flat.nbytes)
+            self.choosing_s = time.perf_counter() - began
 
     def _sum_exactly(self, flat: Tensor, share: float, outer: Group) -> None:
         flat.mul_(share)
@@ -78,19 +107,21 @@ class Averager:
 
     def commit(self) -> None:
         """The average is part of the common weights."""
-        if self._feedback is not None:
-            self._feedback.commit()
+        self._carried = None
+        self._coding.commit()
 
     def discard(self) -> None:
         """The average was broken off: what was left out before is still to be sent."""
-        if self._feedback is not None:
-            self._feedback.discard()
+        self._coding.discard()
 
     def residual(self) -> Tensor | None:
         """What this trainer has left out so far, in one flat vector; None where nothing is ever left out."""
-        if self._feedback is None:
+        if self._lossless:
             return None
-        flat, state = torch.zeros_like(self._common.flat), self._feedback.state()
+        if self._carried is not None:
+            return self._carried.clone()
+        flat, feedback = torch.zeros_like(self._common.flat), self._coding.feedback
+        state = feedback.state() if feedback is not None else {}
         for name, part in zip(self._common.names, self._common.parts(flat), strict=False):
             if name in state:
                 part.copy_(state[name].view(part.shape))
@@ -98,6 +129,9 @@ class Averager:
 
     def load(self, residual: Tensor | None) -> None:
         """Carry on what was left out before; None: nothing."""
-        if self._feedback is not None:
+        feedback, self._carried = self._coding.feedback, None
+        if feedback is not None:
             parts = self._common.parts(residual) if residual is not None else iter(())
-            self._feedback.load({name: part.clone() for name, part in zip(self._common.names, parts, strict=False)})
+            feedback.load({name: part.clone() for name, part in zip(self._common.names, parts, strict=False)})
+        elif not self._lossless:
+            self._carried = residual

@@ -42,14 +42,19 @@ def check_usable(spec: str, device: str) -> None:
 
 class Coding:
     """`feedback` is the codec in use with its residuals, None where gradients travel as they are. `choice` is what was
-    chosen with ``auto``, and stays None until then. All workers of a group have the same codec at the same step."""
+    chosen with ``auto``, and stays None until then. All workers of a group have the same codec at the same step.
+    ``auto`` picks from `candidates` when `timed` steps have been timed, after `warm_up` others."""
 
-    def __init__(self, spec: str, device: str) -> None:
+    def __init__(
+        self, spec: str, device: str, candidates: Sequence[str] = CANDIDATES, warm_up: int = _WARM_UP,
+        timed: int = _TIMED,
+    ) -> None:  # fmt: skip
         check_usable(spec, device)
         self._auto = spec == AUTO
+        self._candidates, self._warm_up, self._timed = candidates, warm_up, timed
         self.choice: CodecChoice | None = None
         self._backend = ""  # of the group in which it was made
-        self._steps: list[tuple[float, float]] = []  # computing and waiting of the steps that were timed
+        self._steps: list[tuple[float, float | None]] = []  # computing and waiting of the steps that were timed
         self.feedback: ErrorFeedback | None = None
         if not self._auto:
             self._use(spec)
@@ -82,13 +87,14 @@ class Coding:
         """Whether this step is one of those by which the codec is chosen."""
         return self._auto and self.choice is None and group.size > 1
 
-    def note(self, compute_s: float, wait_s: float) -> None:
-        """A step without a codec is done."""
+    def note(self, compute_s: float, wait_s: float | None) -> None:
+        """A step without a codec is done; `wait_s`: what it waited for sums after it had computed, None where nothing
+        was summed."""
         self._steps.append((compute_s, wait_s))
 
     def due(self, group: Group) -> bool:
         """Whether all workers must now call `decide`."""
-        return self.measuring(group) and len(self._steps) >= _WARM_UP + _TIMED
+        return self.measuring(group) and len(self._steps) >= self._warm_up + self._timed
 
     def decide(self, group: Group, gradients: Callable[[], Sequence[tuple[str, Tensor]]], gradient_bytes: int) -> None:
         """Measure, agree and choose. `gradients` are those of the last step by parameter, of which `gradient_bytes`
@@ -96,18 +102,19 @@ class Coding:
         link, coders = group.coding()
         # who does not code has no say in it
         bandwidth, latency_s = measure_link(link, gradient_bytes) if link is not None else (math.inf, 0.0)
-        timed = self._steps[_WARM_UP:]
+        timed = self._steps[self._warm_up :]
+        waits = [wait_s for _, wait_s in timed if wait_s is not None]
         mine = Measured(
             compute_s=median(compute_s for compute_s, _ in timed),
             gradient_bytes=gradient_bytes,
             bandwidth=bandwidth,
             latency_s=latency_s,
-            exposed_s=median(wait_s for _, wait_s in timed),
+            exposed_s=median(waits) if waits else None,
         )
         together = _tell(group, mine)
         if is_worth_trying(together, coders):
             given = gradients()
-            costs = tuple(measure_codec(name, given, gradient_bytes, coders) for name in CANDIDATES)
+            costs = tuple(measure_codec(name, given, gradient_bytes, coders) for name in self._candidates)
             together = _tell(group, replace(mine, costs=costs))
         self._settle(choose(together, coders), group)
 

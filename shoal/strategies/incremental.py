@@ -58,7 +58,7 @@ class IncrementalReplica:
                 runtime.group.broadcast(tensor.data, 0, f"copying {name} from worker 0")
         self.common = CommonWeights(module)
         self.outer = Outer(runtime.incremental, self.common.flat)
-        self.averager = Averager(self.common, runtime.codec)
+        self.averager = Averager(self.common, runtime.codec, runtime.world.device)
         self._attach()
         self.pace = first_pace(runtime.incremental.h)
         self.plan: Round | None = None
@@ -254,20 +254,23 @@ class IncrementalReplica:
         runtime.control.enter(runtime.world.seat, runtime.control.progress(runtime.world.seat)[0], "reduce")
         total = sum(report.samples for report in reports)
         self._share = self.progress.samples / total
+        computing_s = max(report.computing_s for report in reports)
+        chosen = self.averager.choice
         with runtime.spans("reduce"):
-            difference = self.averager.average(self._share)
-        sent_s = time.perf_counter() - began
+            difference = self.averager.average(self._share, self._paid_for_s(computing_s, steps))
+        sent_s = time.perf_counter() - began - self.averager.choosing_s
         with runtime.spans("update"):
             self.common.move(self.outer.step(difference))
             self.averager.commit()
         sent = [word["sent_s"] for word in words if word["sent_s"] is not None]
-        computing_s = max(report.computing_s for report in reports)
         size = self._weigh(words, computing_s, steps)
         if sent:  # of the round before: this one's is not known to the others
             self.pace = next_pace(runtime.incremental.h, self.pace, steps, computing_s, max(sent))
         spans: list[Span] = [span for report in reports for spans in report.done.values() for span in spans]
         committed = np.concatenate(self.committed) if self.committed else np.empty(0, dtype=np.int64)
         self._sent_s, self._sent_among = sent_s if len(self.teams) > 1 else 0.0, len(self.teams)
+        if not self.leads:  # what it waited for is not known to it
+            self._sent_s = None
         self._begin_anew()
         return StepResult(
             sum(report.loss_sum for report in reports),
@@ -278,8 +281,15 @@ class IncrementalReplica:
             self.averager.bytes_sent,
             any(word["change"] for word in words),
             tuple(spans),
+            codec=self.averager.choice if self.averager.choice is not chosen else None,
             size=size,
         )
+
+    def _paid_for_s(self, computing_s: float, steps: int) -> float:
+        """The time of the local steps that an average is weighed against: those of a round, or one where the number of
+        them follows from what an average costs."""
+        h = self.runtime.incremental.h
+        return computing_s / steps * (h if isinstance(h, int) else 1)
 
     def _weigh(self, words: list[dict[str, Any]], computing_s: float, steps: int) -> SizeWish | None:
         """Whether more or fewer workers would be better, where that may be asked for."""
@@ -294,8 +304,8 @@ class IncrementalReplica:
 
     def _measured(self, trainers: int, steps: int, computing_s: float, sending_s: float) -> Measured:
         runtime = self.runtime
-        coded = runtime.codec != "none"
-        return measured(trainers, runtime.incremental.h, self.pace.steps, steps, computing_s, sending_s, coded)
+        h = runtime.incremental.h
+        return measured(trainers, h, self.pace.steps, steps, computing_s, sending_s, self.averager.coded)
 
     def _begin_anew(self) -> None:
         self.plan, self.progress = None, Progress()

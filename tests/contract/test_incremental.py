@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+import shoal.strategies.coding
+from shoal.comm.codecs.choose import CodecChoice
 from shoal.core.config import HybridSettings
 from shoal.launch.session import Session
 from shoal.strategies.base import StepResult, Work
@@ -102,6 +104,46 @@ def test_differences_can_be_coded(trial: Trial, codec: str) -> None:
     check_coverage(coded, plan)
     assert coded.summary["bytes_sent"] < 0.7 * exact.summary["bytes_sent"]
     assert coded.summary["final"]["test_loss"] < 1.3 * exact.summary["final"]["test_loss"]
+
+
+def choose_int8(session: Session) -> None:
+    """Whatever was measured: the choice is this one, and it must be carried out by all at the same average."""
+    chosen = CodecChoice("int8", "the test says so", {"none": 2.0, "int8": 1.0})
+    shoal.strategies.coding.choose = lambda measured, workers: chosen  # type: ignore[attr-defined]
+
+
+def test_auto_chooses_before_the_first_average(trial: Trial) -> None:
+    plan, forced = Plan("mlp", epochs=2), trial.prepared(choose_int8)
+    auto, coded = forced.train(
+        3, *(forced.order(plan, comm__codec=one, incremental__h=4, incremental__rho=1.0) for one in ("auto", "int8"))
+    )
+    assert auto.losses == coded.losses
+    assert auto.summary["bytes_sent"] == coded.summary["bytes_sent"]
+    assert auto.summary["params_sha256"] == coded.summary["params_sha256"]
+
+
+def test_auto_among_leaders_of_teams(trial: Trial) -> None:
+    plan, forced = Plan("mlp", epochs=2), hybrid(trial, team=2).prepared(choose_int8)
+    trained = forced.run(4, plan, incremental__h="auto", comm__codec="auto")
+    check_coverage(trained, plan)
+    assert trained.losses[-1] < 0.8 * trained.losses[0]
+
+
+def test_auto_trains_whatever_it_chooses(trial: Trial) -> None:
+    plan = Plan("mlp", epochs=2)
+    auto, none = trial.train(2, *(trial.order(plan, comm__codec=one, incremental__h=4) for one in ("auto", "none")))
+    check_coverage(auto, plan)
+    assert auto.summary["final"]["test_loss"] < 1.3 * none.summary["final"]["test_loss"]
+
+
+def test_what_a_codec_left_out_is_sent_by_auto_after_a_checkpoint(trial: Trial, tmp_path: Path) -> None:
+    """The codec is chosen anew when the run goes on: what was left out before is not lost with the choice."""
+    plan, where, forced = short("mlp", optimizer="sgd"), tmp_path / "run", trial.prepared(choose_int8)
+    how = {"incremental__h": 1, "incremental__rho": 1.0, "checkpoint__every": "1 epoch"}
+    forced.train(2, forced.order(plan, run_dir=where, until=6, comm__codec="topk:0.05", **how))
+    (auto,) = forced.train(2, forced.order(plan, run_dir=where, comm__codec="auto", **how))
+    assert auto.summary["coverage"]["once"] == plan.samples * plan.epochs
+    assert distance(auto.parameters, reference(plan).parameters) <= 4e-3  # 9e-3 where it is lost
 
 
 def test_it_goes_on_from_a_checkpoint(trial: Trial, tmp_path: Path) -> None:
