@@ -85,8 +85,8 @@ CONTESTANTS = {
         ("--strategy", "incremental", *_settings("incremental.h=8", "comm.codec=powersgd:32")),
     ),
     "incremental-auto": Contestant(
-        "Shoal incremental, h=auto, codec=int8",
-        ("--strategy", "incremental", *_settings("comm.codec=int8")),
+        "Shoal incremental, h=auto, codec=auto",
+        ("--strategy", "incremental", *_settings("comm.codec=auto")),
     ),
     "server": Contestant("Shoal parameter-server", ("--strategy", "parameter-server", "--servers", "1"), shown=True),
     "async": Contestant("Shoal async", ("--strategy", "async", "--servers", "1"), shown=True),
