@@ -1,15 +1,16 @@
-"""Does `incremental` train as well as `allreduce`, and with how many fewer bytes? Two of the examples, both ways.
+"""Does `incremental` train as well as `allreduce`, and with how many fewer bytes? Three models, both ways.
 
     python benchmarks/accuracy.py --cifar10 DIR --runs runs/accuracy --json accuracy.json
     python benchmarks/accuracy.py --text FILE --runs runs/accuracy --json bytes.json
 
-ResNet-20 on CIFAR-10 is trained with several seeds on two workers; what counts is the accuracy on the test set after
-the last epoch. `allreduce`, whose result does not depend on the link, has both on this machine, `incremental` has them
-on two hosts, network namespaces joined by a link (--rate), since what it does by default depends on the link. The GPT
-is trained on two hosts both ways, so that bytes are what the interfaces have sent; what counts is the loss on the test
-text. The same learning rates and global batch both ways, and sums of single precision: exact ones, which a model with
-dropout gets by default, would double what all-reduce sends. It takes hours. Each run stays below --runs: one that has
-ended is not done again, so that the command can be broken off, repeated, and repeated with more seeds.
+ResNet-20, and the MLP of slow_links.py, are trained on CIFAR-10 with several seeds on two workers; what counts is the
+accuracy on the test set after the last epoch. `allreduce`, whose result does not depend on the link, has both workers
+on this machine, `incremental` has them on two hosts, network namespaces joined by a link (--rate), since what it does
+by default depends on the link. The GPT is trained on two hosts both ways, so that bytes are what the interfaces have
+sent; what counts is the loss on the test text. The same learning rates and global batch both ways, and sums of single
+precision: exact ones, which a model with dropout gets by default, would double what all-reduce sends. It takes hours.
+Each run stays below --runs: one that has ended is not done again, so that the command can be broken off, repeated, and
+repeated with more seeds.
 """
 
 from __future__ import annotations
@@ -32,7 +33,12 @@ from benchmarks.environment import describe
 from shoal.drill.hosts import Hosts
 
 BASE = "allreduce"
-RESNET, GPT = ROOT / "examples/cifar10_resnet.py", ROOT / "examples/shakespeare_gpt.py"
+SEEING_BENCHMARKS = {"PYTHONPATH": str(ROOT)}  # for scripts that are part of them
+GPT = ROOT / "examples/shakespeare_gpt.py"
+ON_IMAGES = {
+    "resnet": ("ResNet-20", ROOT / "examples/cifar10_resnet.py"),
+    "mlp": ("MLP of 10.5 M parameters", ROOT / "benchmarks/runners/accuracy_mlp.py"),
+}
 WORKERS = 2
 TIMEOUT_S = 12 * 3600.0
 GOAL_POINTS = 1.0  # of accuracy, that may be lost
@@ -87,32 +93,32 @@ def finished(run_dir: Path) -> dict[str, Any] | None:
     return found if found.get("status") == "completed" else None
 
 
-def on_this_machine(way: Way, seed: int, options: argparse.Namespace) -> Ended:
-    """ResNet-20 on CIFAR-10, both workers here. A run that was broken off goes on from its last checkpoint."""
-    run_dir = options.runs / f"resnet-{options.epochs}-{way.name}-{seed}"
+def on_this_machine(model: str, way: Way, seed: int, options: argparse.Namespace) -> Ended:
+    """A model on CIFAR-10, both workers here. A run that was broken off goes on from its last checkpoint."""
+    title, script = ON_IMAGES[model]
+    run_dir = options.runs / f"{model}-{options.epochs}-{way.name}-{seed}"
     if finished(run_dir) is None:
         run_dir.mkdir(parents=True, exist_ok=True)
         run = ["--workers", str(WORKERS), "--seed", str(seed), "--run-dir", str(run_dir), "--json", *way.words]
         nice = ["nice", "-n", str(options.nice)]
         work = [*_once(options.epochs), "--", *_images(options)]
-        command = [*nice, sys.executable, "-m", "shoal", "train", str(RESNET), *run, *work]
-        done = processes.run(command, {}, run_dir.with_name(f"{run_dir.name}.log"), TIMEOUT_S)
+        command = [*nice, sys.executable, "-m", "shoal", "train", str(script), *run, *work]
+        done = processes.run(command, SEEING_BENCHMARKS, run_dir.with_name(f"{run_dir.name}.log"), TIMEOUT_S)
         if done.status != 0:
             raise SystemExit(f"{run_dir.name}: {done.reason()}")
     summary = finished(run_dir)
     assert summary is not None
-    return Ended.of("ResNet-20", way, seed, summary, None)
+    return Ended.of(title, way, seed, summary, None)
 
 
-def over_a_link(way: Way, seed: int, options: argparse.Namespace) -> Ended:
-    """ResNet-20 on CIFAR-10, a worker on each of two hosts."""
-    stem = f"resnet-{options.epochs}-{options.rate}-{way.name}-{seed}"
-    return _on_two_hosts(
-        "ResNet-20", way, seed, stem, RESNET, _once(options.epochs), _images(options), options.rate, options
-    )
+def over_a_link(model: str, way: Way, seed: int, options: argparse.Namespace) -> Ended:
+    """A model on CIFAR-10, a worker on each of two hosts."""
+    title, script = ON_IMAGES[model]
+    stem = f"{model}-{options.epochs}-{options.rate}-{way.name}-{seed}"
+    return _on_two_hosts(title, way, seed, stem, script, _once(options.epochs), _images(options), options.rate, options)
 
 
-def text(way: Way, seed: int, options: argparse.Namespace) -> Ended:
+def text(model: str, way: Way, seed: int, options: argparse.Namespace) -> Ended:
     """The GPT, a worker on each of two hosts, whose link does not matter: bytes are counted."""
     own = ["--data", str(options.text.resolve()), "--epochs", str(options.text_epochs)]
     stem = f"gpt-{options.text_epochs}-{way.name}-{seed}"
@@ -140,7 +146,9 @@ def _on_two_hosts(
             number += 1
         words = ["--seed", str(seed), "--set", "checkpoint.every=never", *settings, *way.words]
         with Hosts(over_hosts.HOSTS, rate) as hosts:
-            over_hosts.shoal(hosts, Path(sys.executable), script, words, run_dir, {}, TIMEOUT_S, own, options.nice)
+            over_hosts.shoal(
+                hosts, Path(sys.executable), script, words, run_dir, SEEING_BENCHMARKS, TIMEOUT_S, own, options.nice
+            )
             sent = over_hosts.sent(hosts)
         summary = finished(run_dir)
         if summary is None:
@@ -205,6 +213,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--cifar10", type=Path, metavar="DIR", help="as examples/cifar10_resnet.py takes it")
     parser.add_argument("--text", type=Path, metavar="FILE", help="as examples/shakespeare_gpt.py takes it")
+    parser.add_argument("--models", nargs="+", choices=ON_IMAGES, default=list(ON_IMAGES), help="on CIFAR-10")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="(default 0 1 2)")
     parser.add_argument("--epochs", type=int, default=4, help="on CIFAR-10 (default 4)")
     parser.add_argument("--text-epochs", type=int, default=10, help="on the text (default 10)")
@@ -231,17 +240,20 @@ def main() -> None:
     options.runs = options.runs.resolve()
     found: list[Ended] = []
     parts = [
-        (options.cifar10, on_this_machine, Way(BASE), over_a_link, options.incremental),
-        (options.text, text, Way(BASE, ("sums=float32",)), text, options.text_incremental),
+        *(
+            (options.cifar10, one, on_this_machine, Way(BASE), over_a_link, options.incremental)
+            for one in options.models
+        ),
+        (options.text, "gpt", text, Way(BASE, ("sums=float32",)), text, options.text_incremental),
     ]
-    for data, synchronous, base, other, settings in parts:
+    for data, model, synchronous, base, other, settings in parts:
         for seed in options.seeds if data is not None else ():
             for train, way in ((other, Way("incremental", tuple(settings))), (synchronous, base)):
-                found.append(train(way, seed, options))
+                found.append(train(model, way, seed, options))
                 sys.stderr.write(f"{json.dumps(asdict(found[-1]))}\n")
     environment = describe(Path(sys.executable), ["torch", "shoal"])
     caption = (
-        f"{WORKERS} workers with one thread each; ResNet-20 for {options.epochs} epochs (link {options.rate}), the GPT "
+        f"{WORKERS} workers with one thread each; images for {options.epochs} epochs (link {options.rate}), text "
         f"for {options.text_epochs}; torch {environment['versions']['torch']}. Goals: at most {GOAL_POINTS:g} point of "
         f"accuracy less; {GOAL_TIMES} times fewer bytes at the same loss (at most {GOAL_LOSS:.0%} more)."
     )

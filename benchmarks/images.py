@@ -13,12 +13,12 @@ IMAGES, LABELS = "images.npy", "labels.npy"
 Images = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
 
 
-def cifar10(directory: Path, count: int) -> Images:
-    """The first `count` training images, normalised; again from the first on where there are not as many."""
+def cifar10(directory: Path, count: int, file: str = "train.parquet") -> Images:
+    """The first `count` images of a file, normalised; again from the first on where there are not as many."""
     import simplejpeg
     from pyarrow import parquet
 
-    table = parquet.read_table(directory / "train.parquet", columns=["image", "label"])[:count]
+    table = parquet.read_table(directory / file, columns=["image", "label"])[:count]
     decoded = [simplejpeg.decode_jpeg(jpeg.as_py()).transpose(2, 0, 1) for jpeg in table["image"]]
     images = np.stack(decoded).astype(np.float32)
     images -= images.mean(axis=(0, 2, 3), keepdims=True)
