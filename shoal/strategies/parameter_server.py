@@ -16,6 +16,7 @@ from dataclasses import astuple
 from typing import Any
 
 from shoal.comm.codecs.choose import CodecChoice
+from shoal.core.config import AsynchronousSettings
 from shoal.core.consistency import ASP, BSP, Consistency
 from shoal.core.errors import NonFiniteLoss, PeerLost
 from shoal.core.state import ShardedState
@@ -45,7 +46,11 @@ class ParameterServer(Strategy[ServedReplica]):
     def bind(self, program: Program, runtime: Runtime) -> ServedReplica:
         if isinstance(self.consistency, BSP):
             return ServedReplica(program, runtime, self._team)
-        return TaskReplica(program, runtime, self.consistency, self._team)
+        return TaskReplica(program, runtime, self.consistency, self._team, self._manner(runtime))
+
+    def _manner(self, runtime: Runtime) -> AsynchronousSettings:
+        """Updates count as they are, however old."""
+        return AsynchronousSettings(damping=False)
 
     def reach(self, replica: ServedReplica) -> int:
         return replica.reach if isinstance(replica, TaskReplica) else 1
@@ -207,3 +212,6 @@ class Asynchronous(ParameterServer):
 
     def __init__(self, team: Rule = 1) -> None:
         super().__init__(ASP(), team)
+
+    def _manner(self, runtime: Runtime) -> AsynchronousSettings:
+        return runtime.asynchronous

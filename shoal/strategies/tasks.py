@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from shoal.comm.codecs.choose import CodecChoice
+from shoal.core.config import AsynchronousSettings
 from shoal.core.consistency import Consistency
 from shoal.core.errors import NonFiniteLoss, PeerLost
 from shoal.core.state import ShardedState
@@ -46,10 +47,12 @@ _STEP_BITS = 32  # of a stretch's number; above them stand the run and how often
 
 
 class TaskReplica(ServedReplica):
-    """One worker's part in asynchronous training."""
+    """One worker's part in asynchronous training. `manner` says what is done about updates that are old."""
 
-    def __init__(self, program: Program, runtime: Runtime, consistency: Consistency, team: Rule = 1) -> None:
-        self.consistency, self._mixing = consistency, runtime.asynchronous.mixing
+    def __init__(
+        self, program: Program, runtime: Runtime, consistency: Consistency, team: Rule, manner: AsynchronousSettings
+    ) -> None:
+        self.consistency, self._mixing, self._damping = consistency, manner.mixing, manner.damping
         self._tasks = _FIRST  # after which the workers meet
         self._lead = 0  # of this team when it got its task
         self._recorded = 0  # the number of the last commit whose record was read
@@ -199,7 +202,7 @@ class TaskReplica(ServedReplica):
                 self.kv.commit(
                     transaction, (0,), rates=rates, shaping=Shaping(limits=runtime.clip.weights),
                     record=json.dumps(record).encode(), read_version=version,
-                    damping=runtime.asynchronous.damping and self._mixing is None, task=task,
+                    damping=self._damping and self._mixing is None, task=task,
                 )  # fmt: skip
             except StoreRefused as no:
                 if no.reason != "board":

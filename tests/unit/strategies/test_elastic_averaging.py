@@ -24,6 +24,7 @@ from shoal.store.operations import Task
 from shoal.strategies import served_model
 from shoal.strategies.base import Pass, Portion, Runtime, Work
 from shoal.strategies.objective import make_objective
+from shoal.strategies.parameter_server import Asynchronous, ParameterServer
 from shoal.strategies.program import Program
 from shoal.strategies.tasks import TaskReplica
 
@@ -53,9 +54,11 @@ class CentralStore:
         self._left: list[int] = []
         self._staged: dict[str, Any] = {}
         self._log: list[Record] = []
+        self.damped: list[bool] = []
+        self.updaters = {"add"}
 
     def register(self, declarations: Sequence[Any]) -> None:
-        assert [one.updater for one in declarations] == ["add"], "servers only add differences up"
+        assert {one.updater for one in declarations} <= self.updaters, "servers only add differences up"
 
     def set_many(self, values: dict[str, Any]) -> Future[None]:
         self.central = {name: np.array(value) for name, value in values.items()}
@@ -78,7 +81,7 @@ class CentralStore:
         return future(None)
 
     def commit(self, transaction: str, *_: Any, record: bytes, read_version: int, damping: bool, **__: Any) -> None:
-        assert not damping, "what is drawn together is not damped"
+        self.damped.append(damping)
         for name, change in self._staged.items():
             self.central[name] += change
         self._log.append(Record(self.version, self.version - read_version, transaction, record))
@@ -94,6 +97,8 @@ class CentralStore:
         return SimpleNamespace(clocks={})
 
     def join(self, worker: str) -> None: ...
+
+    def set_updater_state(self, name: str, state: Any) -> None: ...
 
     def settle(self, abandoned: Any) -> None: ...
 
@@ -114,7 +119,9 @@ def control() -> Iterator[ControlPage]:
     page.close()
 
 
-def worker(name: str, control: ControlPage, mixing: float, alike: bool) -> TaskReplica:
+def worker(
+    name: str, control: ControlPage, mixing: float | None, alike: bool, strategy: ParameterServer | None = None
+) -> TaskReplica:
     model = nn.Linear(4, 3, bias=False, dtype=torch.float64)
     with torch.no_grad():
         model.weight.copy_(torch.from_numpy(BEGINNING))
@@ -127,7 +134,9 @@ def worker(name: str, control: ControlPage, mixing: float, alike: bool) -> TaskR
     program = Program(
         model, make_objective(nn.MSELoss()), lambda params: torch.optim.SGD(params, lr=RATE, momentum=MOMENTUM)
     )
-    return TaskReplica(program, runtime, ASP())
+    replica = (strategy or Asynchronous()).bind(program, runtime)
+    assert isinstance(replica, TaskReplica)
+    return replica
 
 
 def stretch(first: int, count: int) -> Work:
@@ -182,3 +191,16 @@ def test_workers_in_turn_move_the_central_weights_as_the_reference_does(
     assert not np.allclose(expected.central, BEGINNING, atol=0.1)
     for replica in replicas.values():
         replica.close()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "mixing", "damped"),
+    [(Asynchronous(), None, True), (Asynchronous(), 0.5, False), (ParameterServer(ASP()), None, False)],
+)
+def test_old_updates_count_less_under_async_only(
+    store: CentralStore, control: ControlPage, strategy: ParameterServer, mixing: float | None, damped: bool
+) -> None:
+    """What is drawn together is not damped, and a parameter server takes updates as they are."""
+    store.updaters = {"torch", "add"}
+    worker("a", control, mixing, alike=False, strategy=strategy).act(stretch(0, 2))
+    assert store.damped == [damped, damped]
