@@ -264,8 +264,8 @@ class IncrementalReplica:
             self.averager.commit()
         sent = [word["sent_s"] for word in words if word["sent_s"] is not None]
         size = self._weigh(words, computing_s, steps)
-        if sent:  # of the round before: this one's is not known to the others
-            self.pace = next_pace(runtime.incremental.h, self.pace, steps, computing_s, max(sent))
+        if sent or runtime.incremental.h == "growing":  # of the round before: this one's is not known to the others
+            self.pace = next_pace(runtime.incremental.h, self.pace, steps, computing_s, max(sent, default=0.0))
         spans: list[Span] = [span for report in reports for spans in report.done.values() for span in spans]
         committed = np.concatenate(self.committed) if self.committed else np.empty(0, dtype=np.int64)
         self._sent_s, self._sent_among = sent_s if len(self.teams) > 1 else 0.0, len(self.teams)

@@ -7,6 +7,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -19,6 +20,8 @@ import numpy as np
 import pytest
 
 from shoal.cli.main import main
+from shoal.core.consistency import consistencies
+from shoal.store.errors import WorkersBehind
 from shoal.store.kvstore import KVStore
 
 DEADLINE_S = 120.0
@@ -108,6 +111,41 @@ def test_servers_start_serve_end_and_come_back_with_what_they_held(tmp_path: Pat
     ):
         np.testing.assert_array_equal(store.get("x"), np.arange(100_000.0))
         assert (store.get("y") == 4).all()
+
+
+def test_a_consistency_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = tmp_path / "doubling.py"
+    plugin.write_text(
+        "from dataclasses import dataclass\n"
+        "from shoal.core.consistency import Consistency, consistencies\n\n"
+        "@consistencies.add('double')\n@dataclass(frozen=True)\nclass Double(Consistency):\n"
+        "    half: int\n"
+        "    bound = property(lambda self: 2 * self.half)\n"
+        "    def __str__(self):\n"
+        "        return f'double:{self.half}'\n"
+        "    @classmethod\n"
+        "    def from_argument(cls, argument):\n"
+        "        return cls(int(argument))\n"
+    )
+    monkeypatch.setattr(consistencies, "_entries", consistencies._entries.copy())  # other tests do not know it
+    runpy.run_path(str(plugin))
+
+    def store(worker: int) -> contextlib.closing[KVStore]:
+        return contextlib.closing(
+            KVStore(directory, worker=worker, workers=2, consistency="double:1", deadline_s=DEADLINE_S)
+        )
+
+    directory = tmp_path / "store"
+    with running(directory, "--plugin", "doubling"), store(0) as quick, store(1) as slow:
+        quick.declare("x", (3,), updater="add")
+        for _ in range(1 + 2):  # up to two rounds ahead it may begin another
+            quick.pull("x")
+            quick.push("x", np.ones(3))
+            quick.tick()
+        with pytest.raises(WorkersBehind, match="worker 1"):
+            quick.pull("x", deadline_s=1.0)
+        slow.tick()
+        assert (quick.pull("x") == 3).all()
 
 
 def test_the_example_finds_the_same_clusters_with_any_number_of_workers(

@@ -10,7 +10,7 @@ import pytest
 from served import Reach, servers
 
 from shoal.testing.checks import PARAMETERS, check_coverage, check_evaluation, distance
-from shoal.testing.contract import short
+from shoal.testing.contract import CLIPS, short
 from shoal.testing.plan import Plan
 from shoal.testing.ranks import RankHarness
 from shoal.testing.reference import reference
@@ -41,6 +41,20 @@ def test_alone_it_is_ordinary_training(
     assert distance(trained.parameters, {**expected.parameters, **expected.buffers}) <= PARAMETERS
     check_coverage(trained, plan)
     check_evaluation(trained, plan)
+
+
+@pytest.mark.parametrize("kind", ["norm", "value", "all"])
+@pytest.mark.parametrize("subject", ["mlp", "resnet"])
+def test_alone_it_clips_as_ordinary_training_does(
+    ranks: RankHarness, tmp_path: Path, fleet: Path, subject: str, kind: str
+) -> None:
+    trial = trial_of(ranks, tmp_path, fleet, "parameter-server", **{"server.consistency": "asp"})
+    plan = short(subject, clip=CLIPS[kind])
+    trained = trial.run(1, plan)
+    expected, free = reference(plan), reference(short(subject))
+    assert distance(trained.parameters, {**expected.parameters, **expected.buffers}) <= PARAMETERS
+    assert distance(free.parameters, expected.parameters) > 100 * PARAMETERS, f"{plan.clip} clips nothing"
+    check_coverage(trained, plan)
 
 
 @pytest.mark.parametrize(

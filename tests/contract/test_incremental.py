@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 import shoal.strategies.coding
+import shoal.strategies.incremental
 from shoal.comm.codecs.choose import CodecChoice
 from shoal.core.config import HybridSettings
 from shoal.launch.session import Session
 from shoal.strategies.base import StepResult, Work
 from shoal.strategies.hybrid import compose
+from shoal.strategies.pacing import Pace, next_pace
 from shoal.strategies.single import Single
 from shoal.testing.checks import PARAMETERS, check_coverage, check_evaluation, check_result, distance
 from shoal.testing.contract import short
@@ -73,6 +75,53 @@ def test_leased_tasks_cover_every_sample_once_and_train(trial: Trial, how: dict[
     check_coverage(trained, plan)
     check_evaluation(trained, plan)
     assert trained.losses[-1] < 0.8 * trained.losses[0]
+
+
+def lengths(trained: Trained, plan: Plan) -> list[int]:
+    """How many batches each round covered, by the samples that all ranks committed in it."""
+    by_round = zip(*(record.committed for record in trained.ranks), strict=True)
+    return [-(-sum(map(len, parts)) // plan.global_batch) for parts in by_round]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_growing_rounds_double_until_an_epoch_cuts_one_off(trial: Trial, workers: int) -> None:
+    plan = Plan("mlp", samples=2050, epochs=2, global_batch=50)
+    trained = trial.run(workers, plan, incremental__h="growing")
+    check_coverage(trained, plan)
+    assert lengths(trained, plan) == [1, 2, 4, 8, 16, 10, 41]
+
+
+class SendingCosts:
+    """As if an average took as long as so many local steps, so that nothing depends on how busy the machine is."""
+
+    def __init__(self, steps: float) -> None:
+        self._steps = steps
+
+    def __call__(self, session: Session) -> None:
+        shoal.strategies.incremental.next_pace = self._next  # type: ignore[attr-defined]
+
+    def _next(self, h: int | str, last: Pace, steps: int, computing_s: float, sending_s: float) -> Pace:
+        assert computing_s > 0
+        assert sending_s > 0
+        return next_pace(h, last, steps, float(steps), self._steps)
+
+
+@pytest.mark.parametrize(
+    ("sending", "expected"),
+    [
+        (1.5, [8, 8, 14, 11, 14, 14, 13]),  # in a tenth of the time
+        (100.0, [8, 8, 25, 41]),  # at most four times as long as before
+        (0.001, [8, 8, 2, *[1] * 23, *[1] * 41]),
+    ],
+    ids=["dear", "very dear", "cheap"],
+)
+def test_auto_finds_the_length_of_rounds_from_what_sending_costs(
+    trial: Trial, sending: float, expected: list[int]
+) -> None:
+    plan = Plan("mlp", samples=2050, epochs=2, global_batch=50)
+    trained = trial.prepared(SendingCosts(sending)).run(2, plan, incremental__h="auto")
+    check_coverage(trained, plan)
+    assert lengths(trained, plan) == expected
 
 
 def slow_down_the_last(session: Session) -> None:

@@ -193,6 +193,7 @@ def test_a_real_drill_of_servers(tmp_path: Path) -> None:
     (fault,) = report["faults"]
     assert fault["member"] == "server 1"
     assert fault["detected_s"] is not None
+    assert fault["pause_s"] < 2.0, "its copy takes over at once"
     assert fault["cause"] == "killed by signal 9 (SIGKILL)"
     assert report["hurt"]["coverage"]["once"] == report["calm"]["coverage"]["once"] == 2 * 1437
     assert report["parameter_difference"] <= 5e-6

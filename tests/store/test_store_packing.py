@@ -175,6 +175,7 @@ def test_the_store_does_not_need_pytorch() -> None:
     code = (
         "import sys; sys.argv = ['-m']\n"
         "import shoal.store, shoal.store.shard, shoal.store.placement, shoal.store.packing, shoal.core.consistency\n"
+        "import shoal; shoal.KVStore.push\n"
         "sys.exit('torch' in sys.modules)"
     )
     ended = subprocess.run([sys.executable, "-c", code], env=os.environ, timeout=120, check=False)

@@ -37,6 +37,14 @@ for strategy in (AllReduce, ParameterServer):
     strategy.step = as_measured(strategy.step)
 {before}
 class Net"""
+# what a worker finds where it is: two cores of its own, or one of which it gets a quarter
+FOUND = """
+import shoal.train.balancing
+from shoal.elastic.capacity import Capacity
+found = [Capacity((0, 1), None, 0.0, 3), {second}][current().world.rank]
+shoal.train.balancing.measure = lambda: found
+"""
+SCARCE = {"few cores": "Capacity((2,), 0.25, 0.0, 3)", "little free CPU": "Capacity((2,), None, 9.0, 3)"}
 SLOW_FOR_A_WHILE = "return [1.0, 4.0 if 8 <= step < 30 else 1.0]"
 
 
@@ -75,6 +83,32 @@ def test_shares_move_to_the_quicker_worker_and_back(trials: Trials, norm: str, w
     assert 30 < back["step"] <= 50
     assert samples(run, [1.0, 4.0], away["step"] - 1) == [10, 10]
     assert samples(run, [1.0, 4.0], away["step"]) == [16, 4], "it holds from the step that the event names"
+
+
+@pytest.mark.parametrize("scarce", SCARCE)
+def test_before_anything_is_measured_shares_follow_the_guess(trials: Trials, scarce: str) -> None:
+    """It was right, and so it stays."""
+    costs, before = "return [1.0, 4.0]", FOUND.format(second=SCARCE[scarce])
+    calm = trials.calm(measured(costs, norm=DROPOUT, epochs="1"), "--workers", "2", *FINE)
+    done, run = trials.train(measured(costs, before, norm=DROPOUT, epochs="1"), "--workers", "2", *FINE, *AUTO)
+    assert done.status == 0, done.err
+    assert_same(run, calm, 0.0)
+    assert {tuple(samples(run, [1.0, 4.0], step)) for step in range(10)} == {(16, 4)}
+    (guess,) = run.events("balance")
+    assert (guess["step"], guess["weights"]) == (0, [8.0, 2.0])
+    assert guess["reason"] == "a guess from cores and free CPU"
+
+
+def test_a_wrong_guess_holds_until_it_is_measured(trials: Trials) -> None:
+    text = measured("return [1.0, 1.0]", FOUND.format(second=SCARCE["few cores"]))
+    done, run = trials.train(text, "--workers", "2", *FINE, *AUTO)
+    assert done.status == 0, done.err
+    guess, right = run.events("balance")
+    assert (guess["step"], guess["weights"]) == (0, [8.0, 2.0])
+    assert right["weights"] == [5.0, 5.0]
+    assert "guess" not in right["reason"]
+    assert samples(run, [1.0, 1.0], right["step"] - 1) == [16, 4]
+    assert samples(run, [1.0, 1.0], right["step"]) == [10, 10]
 
 
 def test_stated_weights_win(trials: Trials) -> None:

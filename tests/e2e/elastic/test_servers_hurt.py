@@ -71,6 +71,29 @@ def test_a_server_without_a_copy_dies_and_the_run_goes_back(trials: Trials) -> N
     assert_same(run, calm)
 
 
+TABLE = "self.table = nn.Embedding(3000, 4, sparse=True)"
+ROWS = "(x * 1000).abs().long().clamp(max=2999)"  # ten of a sample
+
+
+def with_a_table(text: str) -> str:
+    """The same with an embedding, of which a batch touches few rows."""
+    text = text.replace(", momentum=0.9", "").replace("self.body = ", f"{TABLE}\n        self.body = ")
+    return text.replace("return self.body(x)", f"return self.body(x) + self.table({ROWS}).mean(1)")
+
+
+def test_a_server_with_a_copy_of_a_sparse_table_dies_and_nothing_is_lost(trials: Trials) -> None:
+    words = (*BSP, "--set", "server.replicas=2")
+    calm = trials.calm(with_a_table(script()), *words)
+    hurt = with_servers_hurt(script(forward="rank() == 1 and step() == 14 and kill_server()"))
+    done, run = trials.train(with_a_table(hurt), *words)
+    assert done.status == 0, done.err
+    assert_same(run, calm)
+    assert [event["cause"] for event in run.events("member_lost")] == ["killed by signal 9 (SIGKILL)"]
+    assert not [event for event in run.events("warning") if "back from step" in event["message"]]
+    whole_each_step = 36 * 3000 * 4 * 4  # bytes, of each worker
+    assert run.summary()["bytes_sent"] < whole_each_step, "only touched rows travel"
+
+
 @pytest.mark.parametrize("replicas", ["1", "2"])
 def test_a_server_of_an_asynchronous_run_dies(trials: Trials, replicas: str) -> None:
     hurt = with_servers_hurt(script(forward="rank() == 1 and step() >= 14 and kill_server()"))
