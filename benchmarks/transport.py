@@ -3,9 +3,10 @@
     benchmarks/setup_peers.sh                        # once: the peers' environment, .venv-peers
     python benchmarks/transport.py --json transport.json --out transport.md
 
-Every transport has a client and a server process with one thread each for computing, and all are up during the whole
-run. In every round each exchanges arrays of each size, in an order drawn anew; a round's figure is the median of its
-exchanges, and transports are compared within a round only. The raw echo receives a whole message before it sends it
+Every transport has a client and a server process with one thread each for computing. In every round each is started,
+warmed up, exchanges arrays of each size and is ended, in an order drawn anew: none of them has to do with what the
+threads of another do meanwhile. A round's figure is the median of its exchanges, and transports are compared within a
+round only. The raw echo receives a whole message before it sends it
 back, as a server of parameters must; all use the loopback interface, or memory. "In place" means that the client has
 computed its array in a buffer of the transport; otherwise it lies anywhere. `push_pull` is that of `shoal.KVStore`, on
 one server that does with the array what training has it do: the transport alone only sends it back. What each does is
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -49,6 +50,7 @@ TITLES = {
 }
 OURS = ("shm", "in-place", "authenticated", "encrypted", "store-shm", "store-authenticated", "store-encrypted")
 REPEAT = {1: 60, 25: 12, 100: 5}  # exchanges of a round, by MiB
+WARM_UP = 20  # exchanges of each size before any is timed: object stores fill their memory first
 GOALS = {  # how many times as fast ours must be, by yardstick
     "echo": {
         "shm": 3.0, "in-place": 3.0, "authenticated": 1.0, "encrypted": 0.4,
@@ -126,13 +128,16 @@ def client(name: str, python: Path, directory: Path) -> Iterator[Client]:
 def everything(options: argparse.Namespace) -> dict[int, dict[str, list[float]]]:
     """The median of each round in seconds, by size and transport."""
     found: dict[int, dict[str, list[float]]] = {mib: {name: [] for name in options.peers} for mib in options.mib}
-    with tempfile.TemporaryDirectory(prefix="transport-") as name, processes.ending_orphans(), ExitStack() as stack:
-        clients = [stack.enter_context(client(one, options.python, Path(name))) for one in options.peers]
+    with tempfile.TemporaryDirectory(prefix="transport-") as name:
         for number in range(options.rounds):
-            for mib in options.mib:
-                repeat = REPEAT.get(mib, max(3, 100 // mib))
-                for one in random.Random(f"{options.seed}/{number}/{mib}").sample(clients, len(clients)):
-                    found[mib][one.name].append(median(one.measure(mib, repeat)))
+            for one in random.Random(f"{options.seed}/{number}").sample(options.peers, len(options.peers)):
+                # alone: the threads and processes that some of them keep busy are not to slow the others down
+                with processes.ending_orphans(), client(one, options.python, Path(name)) as alone:
+                    for mib in options.mib:
+                        alone.measure(mib, WARM_UP)
+                    for mib in options.mib:
+                        repeat = REPEAT.get(mib, max(3, 100 // mib))
+                        found[mib][one].append(median(alone.measure(mib, repeat)))
             sys.stderr.write(f"[{number + 1}/{options.rounds}]\n")
     return found
 

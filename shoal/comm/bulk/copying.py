@@ -13,7 +13,8 @@ import threading
 from shoal.comm.bulk.message import Array, Bytes, flat_bytes
 
 _LARGE_BYTES = 4 << 20
-_PIECE_BYTES = 1 << 20
+_PIECES = 16  # so that threads end at about the same time
+_PIECE_BYTES = (1 << 20, 4 << 20)  # no less, and no more
 _MOST_THREADS = 4
 
 
@@ -22,6 +23,7 @@ class _Work:
 
     def __init__(self, destination: Bytes, source: Bytes) -> None:
         self._destination, self._source = destination, source
+        self._piece = min(max(len(source) // _PIECES, _PIECE_BYTES[0]), _PIECE_BYTES[1])
         self._lock = threading.Lock()
         self._next = 0
         self._busy = 0
@@ -34,9 +36,9 @@ class _Work:
                 start = self._next
                 if start >= len(self._source):
                     return
-                self._next = start + _PIECE_BYTES
+                stop = self._next = start + self._piece
                 self._busy += 1
-            self._destination[start : start + _PIECE_BYTES] = self._source[start : start + _PIECE_BYTES]
+            self._destination[start:stop] = self._source[start:stop]
             with self._lock:
                 self._busy -= 1
                 if self._busy == 0:

@@ -19,7 +19,7 @@ from shoal.comm.bulk.errors import BadMessage, Ended
 from shoal.comm.bulk.memory import Pool, Private
 from shoal.comm.bulk.message import Array, ArraySpec, Message, flat_view
 from shoal.comm.bulk.outlet import SharedMemory, Traffic
-from shoal.comm.bulk.seal import Seal, chunk_bytes
+from shoal.comm.bulk.seal import CHUNK_BYTES, Seal
 
 _STAGE_BYTES = 64 << 10
 _TURN_BYTES = 8 << 20  # after so much, others get their turn
@@ -193,7 +193,7 @@ class Inlet:
         arrays, streamed = self._find_arrays(header, envelope, body[header.envelope_bytes :])
         message = Message(envelope.head, arrays)
         if streamed:
-            chunks = sum([-(-len(view) // chunk_bytes(len(view))) for view in streamed])
+            chunks = sum([-(-len(view) // CHUNK_BYTES) for view in streamed])
             self._left = sum([len(view) for view in streamed]) + chunks * self._seal.tag_bytes
             self._filling = self._streamed(header, message, streamed)
         else:

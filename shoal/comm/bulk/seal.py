@@ -21,8 +21,6 @@ from shoal.comm.bulk.errors import Ended
 
 TAG_BYTES = 16
 CHUNK_BYTES = 512 << 10  # stays in a core's cache between the cipher and the socket
-_SHORT_CHUNK_BYTES = 128 << 10  # of an array of a few chunks, the last of which nothing else is done beside
-_SHORT_BYTES = 4 << 20
 SMALL_BYTES = 16 << 10
 
 _NOT_AUTHENTIC = "what came is not what was sent: it is not authentic"
@@ -67,16 +65,6 @@ class NoSeal:
         yield [whole]
 
 
-def chunk_bytes(nbytes: int) -> int:
-    """The size of the pieces in which an array of `nbytes` travels; both ends must know it."""
-    return _SHORT_CHUNK_BYTES if nbytes <= _SHORT_BYTES else CHUNK_BYTES
-
-
-def _pieces(whole: memoryview) -> Iterator[memoryview]:
-    size = chunk_bytes(len(whole))
-    return (whole[start : start + size] for start in range(0, len(whole), size))
-
-
 class _Numbered:
     """A key, and the number of the next piece."""
 
@@ -113,7 +101,8 @@ class MacSeal(_Numbered):
 
     def send(self, whole: memoryview) -> Iterator[list[Buffer]]:
         tag = b""
-        for piece in _pieces(whole):
+        for start in range(0, len(whole), CHUNK_BYTES):
+            piece = whole[start : start + CHUNK_BYTES]
             yield [tag, piece] if tag else [piece]
             tag = self.tag(piece)
         yield [tag]
@@ -121,7 +110,8 @@ class MacSeal(_Numbered):
     def receive(self, whole: memoryview) -> Iterator[list[memoryview]]:
         came = memoryview(bytearray(TAG_BYTES))
         tag = b""
-        for piece in _pieces(whole):
+        for start in range(0, len(whole), CHUNK_BYTES):
+            piece = whole[start : start + CHUNK_BYTES]
             yield [came, piece] if tag else [piece]
             if tag:
                 self.check(tag, came)
@@ -157,12 +147,13 @@ class CipherSeal(_Numbered):
             raise Ended(_NOT_AUTHENTIC) from None
 
     def send(self, whole: memoryview) -> Iterator[list[Buffer]]:
-        for piece in _pieces(whole):
-            yield self.close(b"", piece)
+        for start in range(0, len(whole), CHUNK_BYTES):
+            yield self.close(b"", whole[start : start + CHUNK_BYTES])
 
     def receive(self, whole: memoryview) -> Iterator[list[memoryview]]:
         scratch = memoryview(bytearray(min(len(whole), CHUNK_BYTES) + TAG_BYTES))
-        for piece in _pieces(whole):
+        for start in range(0, len(whole), CHUNK_BYTES):
+            piece = whole[start : start + CHUNK_BYTES]
             wire = scratch[: len(piece) + TAG_BYTES]
             yield [wire]
             self.open_into(b"", wire, piece)
