@@ -127,7 +127,7 @@ def compete(key: str, rate: str, data: Path, options: argparse.Namespace) -> Rou
             except over_hosts.Failed as failure:
                 sys.stderr.write(f"{key}, {rate}, {name}: {failure}\n")
                 continue
-            there = found[name].reached(WORKS[key].loss)
+            there = found[name].reached(options.loss or WORKS[key].loss)
             last = found[name].points[-1]
             word = "not there" if there is None else f"step {there.step}, {there.seconds:.2f} s"
             sys.stderr.write(
@@ -139,9 +139,8 @@ def compete(key: str, rate: str, data: Path, options: argparse.Namespace) -> Rou
     return rounds
 
 
-def table(key: str, rate: str, rounds: Rounds, names: Sequence[str]) -> str:
+def table(key: str, rate: str, rounds: Rounds, names: Sequence[str], loss: float) -> str:
     """Markdown for one model on one link."""
-    loss = WORKS[key].loss
     lines = [
         f"| {WORKS[key].title}, {RATES.get(rate, rate)} | seconds to a loss of {loss:g}, median | steps "
         f"| times as fast as DDP | each round | times as fast as PowerSGD | MB sent by a host | ms a step |",
@@ -184,6 +183,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--cifar10", type=Path, metavar="DIR", help="with train.parquet; left out: made-up images")
     parser.add_argument("--rounds", type=int, default=3, help="of all contestants (default 3)")
     parser.add_argument("--steps", type=int, help="of a run (default: as many as the loss takes)")
+    parser.add_argument("--loss", type=float, help="to be reached (default: that of the model)")
     parser.add_argument("--works", nargs="+", choices=WORKS, default=list(WORKS), help="default: all")
     parser.add_argument("--rates", nargs="+", default=list(RATES), help="of the links (default 1gbit 100mbit)")
     parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS), help="default: all")
@@ -240,12 +240,13 @@ def main() -> None:
     for key, by_rate in whole["curves"].items():
         for rate, rounds in by_rate.items():
             curves = [{name: Curve.from_json(rows) for name, rows in one.items()} for one in rounds]
-            tables.append(table(key, rate, curves, list(CONTESTANTS)))
+            loss = options.loss or WORKS[key].loss
+            tables.append(table(key, rate, curves, list(CONTESTANTS), loss))
             if options.plot and (key, rate) == (next(iter(whole["curves"])), options.plot_rate):
                 from benchmarks.slow_links_plot import draw
 
                 titles = {name: one.title for name, one in CONTESTANTS.items()}
-                draw(options.plot, curves[0], titles, WORKS[key].loss, f"{WORKS[key].title}, 2 hosts, {RATES[rate]}")
+                draw(options.plot, curves[0], titles, loss, f"{WORKS[key].title}, 2 hosts, {RATES[rate]}")
     environment = whole["environment"]
     caption = (
         f"2 hosts with one worker and one thread each, {whole['settings']['data']}, global batch 128, "

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 SHARE = 0.1  # of the time, that sending may take
-_FIRST = 8  # steps of the first round, in which everything is measured
+_FIRST = 2  # steps of the first rounds, in which everything is measured
 MOST = 512
 _CHANGE = 4.0  # a round may be that much longer or shorter than the last one
 

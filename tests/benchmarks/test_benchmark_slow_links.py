@@ -52,7 +52,7 @@ def test_the_table_of_slow_links_has_times_ratios_and_who_was_not_there() -> Non
     base = curve((0, 0.0, 0, 2.3), (8, 200.0, 50e6, loss))
     never = curve((0, 0.0, 0, 2.3), (8, 200.0, 50e6, loss + 0.25))
     text = slow_links.table(
-        "mlp", "100mbit", [{"ddp": base, "incremental": there, "auto": never}], list(slow_links.CONTESTANTS)
+        "mlp", "100mbit", [{"ddp": base, "incremental": there, "auto": never}], list(slow_links.CONTESTANTS), loss
     )
     lines = {line.split(" | ")[0].removeprefix("| "): line for line in text.splitlines()}
     ours = lines[slow_links.CONTESTANTS["incremental"].title]
