@@ -16,7 +16,6 @@ from collections.abc import Callable
 READ, WRITE = select.EPOLLIN, select.EPOLLOUT
 
 _LOG = logging.getLogger(__name__)
-_LOOK_S = 100e-6
 _LONGEST_WAIT_S = 1.0
 
 
@@ -89,7 +88,7 @@ class Loop:
     def run(self) -> None:
         """Serve until `stop`."""
         while not self._stopping:
-            for descriptor, events in self._look() or self._epoll.poll(self._patience_s()):
+            for descriptor, events in self._epoll.poll(self._patience_s()):
                 if descriptor == self._wake:
                     os.eventfd_read(self._wake)
                 elif (ready := self._ready.get(descriptor)) is not None:
@@ -97,16 +96,6 @@ class Loop:
             for _ in range(len(self._calls)):
                 self._do(self._calls.popleft())
             self._do_timers()
-
-    def _look(self) -> list[tuple[int, int]]:
-        """What comes within a moment after the last event: one request often follows on another, and to be woken takes
-        longer. Others have the core meanwhile if they want it."""
-        found = self._epoll.poll(0)
-        until_s = time.monotonic() + _LOOK_S
-        while not found and not self._calls and time.monotonic() < until_s:
-            os.sched_yield()
-            found = self._epoll.poll(0)
-        return found
 
     def close(self) -> None:
         """After `run` has returned. Descriptors that are watched are not closed."""
