@@ -73,7 +73,7 @@ class Drilled:
 
 WORKS = {
     "mlp": Work("MLP (digits)", "digits.py", ("--epochs", "12")),
-    "resnet": Work("ResNet-8", "cifar10_resnet.py", ("--depth", "8", "--limit", "1500", "--epochs", "6"), "cifar10"),
+    "resnet": Work("ResNet-8", "cifar10_resnet.py", ("--depth", "8", "--limit", "1500", "--epochs", "12"), "cifar10"),
     "gpt": Work(
         "GPT", "shakespeare_gpt.py", ("--limit", "40000", "--layers", "1", "--width", "32", "--epochs", "6"), "text"
     ),
