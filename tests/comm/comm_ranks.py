@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from torch._C._distributed_c10d import Store
@@ -128,10 +127,6 @@ def await_step(control: ControlPage, seats: Sequence[int], step: int, deadline_s
     while any(control.progress(seat)[0] < step for seat in seats):
         assert time.monotonic() < until, [control.progress(seat) for seat in seats]
         time.sleep(0.002)
-
-
-def shared_memory_files() -> set[str]:
-    return {entry.name for entry in Path("/dev/shm").iterdir()}
 
 
 class FatalStore(Store):
