@@ -230,6 +230,20 @@ def test_arrays_in_buffers_are_sent_like_others(client: BulkClient) -> None:
     assert (client.request(Message({"do": "buffer", "nbytes": 300_000}), DEADLINE_S).arrays[0] == 7).all()
 
 
+def test_what_the_server_sends_back_over_shared_memory_is_not_copied(client: BulkClient) -> None:
+    kept = []
+    for number in range(5):
+        memory = client.buffer(400_000).view(np.float32)
+        memory[:] = number
+        address = memory.__array_interface__["data"][0]
+        (came,) = client.request(Message({}, [memory]), DEADLINE_S).arrays
+        assert (came.__array_interface__["data"][0] == address) == (client.way == "shm")
+        del memory
+        kept.append(came)
+    for number, came in enumerate(kept):
+        assert (came == number).all()
+
+
 def test_frozen_messages_may_change_after_they_were_handed_over(client: BulkClient) -> None:
     assert (client.request(Message({"do": "frozen", "count": 300_000}), DEADLINE_S).arrays[0] >= 0).all()
     live = np.arange(400_000)

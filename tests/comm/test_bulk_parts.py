@@ -163,6 +163,35 @@ def test_a_buffer_is_not_copied_and_stays_while_either_side_looks_at_it() -> Non
         pair.send([pair.lender.buffer(70_000)[:10] for _ in range(200)])
 
 
+def test_what_is_sent_back_is_named_and_its_block_stays_while_either_side_looks_at_it() -> None:
+    pair = Pair()
+    buffer = pair.lender.buffer(400_000)
+    mine = buffer.view(np.float64)[:40_000]
+    mine[:] = 5
+    address = _address(buffer)
+    (came,) = pair.send([mine])
+    del mine, buffer
+    came += 1  # where it lies
+    found = pair.borrower.find(came[100:])
+    assert found is not None
+    back = pair.lender.returned(ArraySpec.of(came[100:]), *found)
+    assert _address(back) == address + 800
+    assert (back == 6).all()
+    del came
+    pair.answer()
+    others = [pair.lender.buffer(400_000) for _ in range(3)]
+    assert address not in {_address(one) for one in others}
+    assert (back == 6).all()
+    del back
+    assert _address(pair.lender.buffer(400_000)) == address
+    assert pair.borrower.find(np.ones(10)) is None
+
+
+def _address(array: np.ndarray) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
 def test_what_the_other_side_says_of_blocks_is_not_believed() -> None:
     pair = Pair()
     came = pair.send([np.ones(30_000)])
@@ -174,6 +203,8 @@ def test_what_the_other_side_says_of_blocks_is_not_believed() -> None:
     for place in ((9, 0), (0, 1 << 40), (0, 200_000)):
         with pytest.raises(Ended):
             pair.borrower.arrays([(spec, place)])
+        with pytest.raises(Ended):
+            pair.lender.returned(spec, *place)
     unsealed = os.memfd_create("unsealed")
     os.ftruncate(unsealed, 65536)
     block = Block(50, 65536)
@@ -188,6 +219,11 @@ def test_what_the_other_side_says_of_blocks_is_not_believed() -> None:
     with pytest.raises(PermissionError):
         os.ftruncate(block.descriptor, 10)  # or its reader would die of it
     assert (came[0] == 1).all()
+    other = Pair()
+    assert len(other.send([np.ones(30_000)])) == 1  # and dropped at once
+    other.answer()
+    with pytest.raises(Ended):
+        other.lender.returned(spec, 0, 0)  # it was released: something else may lie there
 
 
 @pytest.mark.parametrize(

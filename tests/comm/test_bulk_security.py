@@ -370,6 +370,8 @@ NONSENSE = {
     "no place": msgpack.packb([{}, [["<f4", [1], 7]], None]),
     "missing bytes": msgpack.packb([{}, [["<f4", [1000], 0]], None]),
     "blocks over TCP": msgpack.packb([{}, [["<f4", [1], [0, 0]]], None]),
+    "sent back over TCP": msgpack.packb([{}, [["<f4", [1], [0, 0, True]]], None]),
+    "sent back by no mark": msgpack.packb([{}, [["<f4", [1], [0, 0, 1]]], None]),
     "fresh over TCP": msgpack.packb([{}, [], [[], [], [[0, 4096]]]]),
     "released over TCP": msgpack.packb([{}, [], [[1], [], []]]),
     "blocks of nonsense": msgpack.packb([{}, [], [1, 2, 3]]),

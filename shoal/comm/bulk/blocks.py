@@ -2,7 +2,8 @@
 
 A block is a memfd without a name, sealed so that it can never shrink under its reader. Its descriptor goes along with
 the first message that lies in it; both sides close it once the block is mapped. When the receiver has dropped its last
-view, it says so, and the sender uses the block again. If either dies, nothing is left behind.
+view, it says so, and the sender uses the block again. An array that the receiver sends back, as it came or changed
+where it lies, is named and not copied: both have it. If either dies, nothing is left behind.
 """
 
 from __future__ import annotations
@@ -122,6 +123,15 @@ class Lender:
             self._flying[number] -= 1
             self._pool.give_back(block)
 
+    def returned(self, spec: ArraySpec, number: int, offset: int) -> Array:
+        """An array in one of these blocks that the other side has, and sends back. Raises `Ended` if it has not. The
+        block is used again when all views of it are gone, and the other side has none either."""
+        block = self._known.get(number)
+        if block is None or self._flying[number] <= 0 or offset + spec.nbytes > block.nbytes:
+            raise Ended("the other side gives back memory that it does not have")
+        self._pool.use(block)
+        return spec.over(lent(block.whole(), partial(self._pool.give_back, block))[offset:])
+
     def dropped(self) -> list[int]:
         """Blocks that are no more, and of which the other side has not been told yet."""
         return [self._dropped.popleft() for _ in range(min(len(self._dropped), _MAX_BLOCKS))]
@@ -188,6 +198,14 @@ class Borrower:
                 bases[number] = lent(np.asarray(self._maps[number]), partial(self._released.append, number))
             found.append(spec.over(bases[number][offset:]))
         return found
+
+    def find(self, array: Array) -> tuple[int, int] | None:
+        """The block in which `array`, or what it is a view of, has come, and where in it."""
+        address = array.__array_interface__["data"][0]
+        for number, found in self._maps.items():
+            if found.address <= address and address + array.nbytes <= found.address + found.nbytes:
+                return number, address - found.address
+        return None
 
     def released(self) -> list[int]:
         """Blocks of which the other side has not been told yet that it may use them again."""

@@ -27,7 +27,17 @@ _LIST_OF_THREE, _NIL = b"\x93", b"\xc0"  # as msgpack has them
 _pack = msgpack.packb
 
 INLINE, STREAMED = 0, 1
-Place = int | tuple[int, int]  # INLINE, STREAMED, or the number of a shared block and an offset in it
+
+
+class Back(NamedTuple):
+    """A place in a block of the receiver: what it has sent, or what was made of it, goes back without a copy."""
+
+    number: int
+    offset: int
+    marked: bool = True  # so that it differs on the wire from a place in a block of the sender
+
+
+Place = int | tuple[int, int] | Back  # INLINE, STREAMED, or the number of a shared block and an offset in it
 
 
 class Kind(IntEnum):
@@ -125,7 +135,11 @@ def _array(entry: Any) -> tuple[ArraySpec, Place]:
         raise BadMessage("an array without type, shape and place")
     name, shape, place = entry
     spec = ArraySpec.parse(name, shape)
-    return spec, place if type(place) is int and place in (INLINE, STREAMED) else _pair(place)
+    if type(place) is int and place in (INLINE, STREAMED):
+        return spec, place
+    if type(place) is list and len(place) == 3 and place[2] is True:
+        return spec, Back(*_pair(place[:2]))
+    return spec, _pair(place)
 
 
 def _list(value: Any) -> list[Any]:

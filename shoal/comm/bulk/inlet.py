@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from shoal.comm.bulk.copying import copy
-from shoal.comm.bulk.envelope import HEADER_BYTES, INLINE, STREAMED, Envelope, Header, Kind
+from shoal.comm.bulk.envelope import HEADER_BYTES, INLINE, STREAMED, Back, Envelope, Header, Kind
 from shoal.comm.bulk.errors import BadMessage, Ended
 from shoal.comm.bulk.memory import Pool, Private
 from shoal.comm.bulk.message import Array, ArraySpec, Message, flat_view
@@ -242,19 +242,24 @@ class Inlet:
         return [one if one is not None and spec.fits(one) else None for spec, one in zip(specs, offered, strict=True)]
 
     def _borrowed(self, envelope: Envelope) -> list[Array]:
-        wanted = [(spec, place) for spec, place in envelope.arrays if type(place) is tuple]
-        if self._shared is None:
+        shared = self._shared
+        wanted = [(spec, place) for spec, place in envelope.arrays if isinstance(place, tuple)]
+        if shared is None:
             if wanted or envelope.fresh or envelope.released or envelope.dropped:
                 raise BadMessage("shared memory, where there is none")
             return []
         if envelope.released:
-            self._shared.lender.released(envelope.released)
+            shared.lender.released(envelope.released)
         if envelope.fresh:
-            self._adopt(self._shared, envelope.fresh)
+            self._adopt(shared, envelope.fresh)
         if envelope.dropped:
-            self._shared.borrower.forget(envelope.dropped)
+            shared.borrower.forget(envelope.dropped)
         self._traffic.received += sum([spec.nbytes for spec, _ in wanted])
-        return self._shared.borrower.arrays(wanted)
+        theirs = iter(shared.borrower.arrays([(spec, place) for spec, place in wanted if not isinstance(place, Back)]))
+        return [
+            shared.lender.returned(spec, place.number, place.offset) if isinstance(place, Back) else next(theirs)
+            for spec, place in wanted
+        ]
 
     def _adopt(self, shared: SharedMemory, fresh: Sequence[tuple[int, int]]) -> None:
         if len(self._descriptors) < len(fresh):

@@ -14,6 +14,7 @@ from shoal.comm.bulk.envelope import (
     INLINE_BYTES,
     MAX_INLINE_BYTES,
     STREAMED,
+    Back,
     Kind,
     Place,
     pack_envelope,
@@ -170,11 +171,21 @@ class Outlet:
                 large.append(index)
         if self._shared is None or not large:
             return places, []
+        mine = []
+        for index in large:
+            theirs = self._shared.borrower.find(outgoing.arrays[index])
+            if theirs is not None:
+                self._put(outgoing, places, index, Back(*theirs))
+            else:
+                mine.append(index)
         try:
-            found, fresh = self._shared.lender.place([outgoing.arrays[index] for index in large])
+            found, fresh = self._shared.lender.place([outgoing.arrays[index] for index in mine])
         except (OSError, MemoryError):
             return places, []  # no more shared memory to be had: through the socket, then
-        for index, place in zip(large, found, strict=True):
-            places[index] = place
-            self._traffic.sent += outgoing.specs[index].nbytes
+        for index, place in zip(mine, found, strict=True):
+            self._put(outgoing, places, index, place)
         return places, fresh
+
+    def _put(self, outgoing: Outgoing, places: list[Place], index: int, place: Place) -> None:
+        places[index] = place
+        self._traffic.sent += outgoing.specs[index].nbytes
