@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -11,6 +13,26 @@ import numpy.typing as npt
 from shoal.core.seeds import order_seed
 
 Indices = npt.NDArray[np.int64]
+
+
+class Order(ABC):
+    """In which order the epochs of a run visit the samples of a source: a permutation for each."""
+
+    @abstractmethod
+    def at(self, epoch: int, start: int, stop: int) -> Indices:
+        """The numbers of the samples at positions ``[start, stop)`` of `epoch` (read-only)."""
+
+
+@dataclass(frozen=True)
+class WholeOrder(Order):
+    """Any sample may come at any position; without `shuffle`, in the order of their numbers."""
+
+    seed: int
+    samples: int
+    shuffle: bool = True
+
+    def at(self, epoch: int, start: int, stop: int) -> Indices:
+        return epoch_order(self.seed, epoch, self.samples, self.shuffle)[start:stop]
 
 
 @lru_cache(maxsize=4)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
-from shoal.core.order import Indices, epoch_order
+from shoal.core.cursor import Batches
+from shoal.core.order import Indices
 from shoal.data.processes import LoaderProcesses
 from shoal.data.source import Batch, Source
 
@@ -35,16 +36,23 @@ class Loaded:
 class Loader:
     """Loads what is requested from `source` in the order that (seed, epoch) gives. Used from one thread.
 
-    The batches are the same bits for any number of `processes`; 0 loads in this one. `timeout_s` is how long
-    a stream waits for a loader process that is silent.
+    The batches are the same bits for any number of `processes`; 0 loads in this one. `batches` is how the run cuts the
+    samples. `timeout_s` is how long a stream waits for a loader process that is silent.
     """
 
     def __init__(
-        self, source: Source, seed: int, shuffle: bool = True, processes: int = 0, *, timeout_s: float = 300.0
+        self,
+        source: Source,
+        seed: int,
+        shuffle: bool = True,
+        processes: int = 0,
+        *,
+        batches: Batches | None = None,
+        timeout_s: float = 300.0,
     ) -> None:
         assert processes >= 0
-        self.source = source
-        self._seed, self._shuffle = seed, shuffle
+        self.source, self.order = source, source.order(seed, shuffle, batches)
+        self._seed = seed
         self._processes, self._timeout_s = processes, timeout_s
         self._open: list[LoaderProcesses[Request]] = []
 
@@ -52,7 +60,7 @@ class Loader:
         """The numbers of the requested samples, in order."""
         samples = len(self.source)
         assert request.stop <= samples, f"{request} is past the end of {samples} samples"
-        return epoch_order(self._seed, request.epoch, samples, self._shuffle)[request.start : request.stop]
+        return self.order.at(request.epoch, request.start, request.stop)
 
     def load(self, request: Request) -> Loaded:
         """Load one batch in this process."""

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from shoal.core.cursor import Batches
 from shoal.core.errors import ConfigError
-from shoal.core.order import Indices
+from shoal.core.order import Indices, Order, WholeOrder
 
 Batch = Any  # one collated batch: a tensor, or a tuple, list or dict of batches
 
@@ -35,6 +36,11 @@ class Source(ABC):
         What is drawn for a sample is seeded by `core.seeds.sample_seed(seed, epoch, sample)`, so a sample has
         the same bits in an epoch whoever fetches it and whatever else is in the batch.
         """
+
+    def order(self, seed: int, shuffle: bool, batches: Batches | None = None) -> Order:
+        """In which order epochs visit the samples. `batches` says how a run cuts them, which is the same for any number
+        of workers: a source that is read in large pieces can see to it that a worker needs few of them."""
+        return WholeOrder(seed, len(self), shuffle)
 
 
 def open_source(data: object, name: str) -> Source:

@@ -28,8 +28,9 @@ class Feed:
         self._total_steps = total_steps
         config, loading = opened.config, opened.config.loader
         self._loader = Loader(
-            spec.train, config.seed, loading.shuffle, loading.processes, timeout_s=config.comm.timeout_s
-        )
+            spec.train, config.seed, loading.shuffle, loading.processes, batches=batches,
+            timeout_s=config.comm.timeout_s,
+        )  # fmt: skip
         self._stream = self._loader.stream(self._requests(cursor))
 
     def take(self, cursor: Cursor) -> list[Pass]:

@@ -21,7 +21,7 @@ from shoal.core.cursor import Batches, Cursor, GlobalBatch
 from shoal.core.errors import NonFiniteLoss, NonFiniteState, PeerDiffers, PeerLost, ShoalError
 from shoal.core.events import CodecChosen, Evaluated, RunEnded, SizeWished, StepCommitted, Warned
 from shoal.core.length import Length
-from shoal.core.order import Indices, epoch_order
+from shoal.core.order import Indices
 from shoal.core.spans import Spans
 from shoal.core.world import View
 from shoal.data.source import Source
@@ -158,6 +158,7 @@ class Run:
     def _settle(self, opened: Opened) -> None:
         self._opened, self.config = opened, opened.config
         self._batches = Batches(len(self._spec.train), self.config.global_batch, self.config.grain)  # type: ignore[arg-type]  # settled by open_run
+        self._samples_order = self._spec.train.order(self.config.seed, self.config.loader.shuffle, self._batches)
         self._coverage = CoverageRecord(len(self._spec.train), whole=self._strategy.needs.survives)
         self._saver = Saver(opened.run_dir.checkpoints, self.config.checkpoint)
         self._balancing = Balancing(self.config, self._batches, self._strategy.needs.leases)
@@ -502,8 +503,7 @@ class Run:
 
     def _order(self, at: Cursor, start: int, stop: int) -> Indices:
         """The samples at these positions of the epoch of `at`."""
-        order = epoch_order(self.config.seed, at.epoch, len(self._spec.train), self.config.loader.shuffle)
-        return order[start:stop]
+        return self._samples_order.at(at.epoch, start, stop)
 
     def _due_after(self, before: Cursor, after: Cursor) -> list[str]:
         """What is to be done once the batch at `before` is committed."""

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import shoal.core.cursor
-import shoal.data.loader
+import shoal.core.order
 import shoal.strategies.allreduce
 import shoal.strategies.replica
 import shoal.train.run
@@ -24,7 +24,8 @@ from shoal.comm.shm import ShmGroup
 from shoal.comm.shm_reducer import ShmReducer
 from shoal.core.coverage import EpochCoverage
 from shoal.core.errors import NonFiniteLoss
-from shoal.core.order import epoch_order
+from shoal.core.order import WholeOrder, epoch_order
+from shoal.data.loader import Loader, Request
 from shoal.data.tensors import TensorSource
 from shoal.launch.session import Session
 from shoal.strategies.allreduce import AllReduce, AllReduceReplica
@@ -84,14 +85,16 @@ def grain_lost_between_workers(session: Session) -> None:
 
 
 def order_of_each_worker_its_own(session: Session) -> None:
-    original = taken(shoal.data.loader, "epoch_order")
-    put(shoal.data.loader, "epoch_order", lambda seed, epoch, *rest: original(seed + session.world.rank, epoch, *rest))
+    def indices(loader: Loader, request: Request) -> Any:
+        order = WholeOrder(loader._seed + session.world.rank, len(loader.source))
+        return order.at(request.epoch, request.start, request.stop)
+
+    put(Loader, "indices", indices)
 
 
 def order_the_same_in_every_epoch(session: Session) -> None:
-    original = taken(shoal.data.loader, "epoch_order")
-    for user in (shoal.data.loader, shoal.train.run):
-        put(user, "epoch_order", lambda seed, epoch, *rest: original(seed, 0, *rest))
+    original = taken(shoal.core.order, "epoch_order")
+    put(shoal.core.order, "epoch_order", lambda seed, epoch, *rest: original(seed, 0, *rest))
 
 
 # ---- gradients
