@@ -1,0 +1,58 @@
+"""What every format of raw files promises: it can be cut into splits at record borders, and a split can be read."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from shoal.core.registry import Registry
+from shoal.data.places import Entry, Place
+
+
+@dataclass(frozen=True)
+class Split:
+    """A part of a file that can be read alone. `start` and `stop` are bytes, or what else the format counts by."""
+
+    place: Place
+    format: str
+    start: int
+    stop: int
+    nbytes: int  # about how much is to be read, for progress
+
+
+@dataclass(frozen=True)
+class BadRecord:
+    """A record that cannot be read. `offset` is where it begins: its first byte, or its row where a file has rows."""
+
+    file: str
+    offset: int
+    reason: str
+    text: str = ""  # as much of it as helps
+
+
+OnBad = Callable[[BadRecord], None]  # raises, or takes note
+
+
+class Format(ABC):
+    """Files with these endings. Stateless: splits are read in any process."""
+
+    name: ClassVar[str]
+    endings: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def splits(self, entry: Entry, block_bytes: int) -> list[Split]:
+        """Cut a file into splits of about `block_bytes`; every record is in exactly one."""
+
+    @abstractmethod
+    def schema(self, entry: Entry) -> Any:
+        """The `pyarrow.Schema` of a file, by its own word or by looking at its beginning."""
+
+    @abstractmethod
+    def read(self, split: Split, schema: Any, on_bad: OnBad) -> Iterator[Any]:
+        """The records of a split as `pyarrow.RecordBatch`es of `schema`. One that cannot be read, or does not fit, is
+        told to `on_bad`, and left out if that returns."""
+
+
+formats: Registry[type[Format]] = Registry("format")
