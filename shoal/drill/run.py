@@ -94,12 +94,13 @@ def conduct(drill: Drill, progress: Progress, home: Ground | None = None) -> Rep
     home = home if home is not None else OneMachine()
     with home if drill.hosts == 1 else NamespaceHosts(drill.hosts) as ground:
         _claim(drill.run_dir)
-        return _conduct(drill, progress, home, ground)
+        return _conduct(drill, progress, ground)
 
 
-def _conduct(drill: Drill, progress: Progress, home: Ground, ground: Ground) -> Report:
+def _conduct(drill: Drill, progress: Progress, ground: Ground) -> Report:
     progress.phase("the calm run")
-    calm, figures = _calm(drill, progress, home)
+    # on the same hosts: what a strategy does may depend on who shares one
+    calm, figures = _calm(drill, progress, ground)
     plans = _plans(drill, figures.steps, recorded_fleet(calm.config, calm.summary))
     pace = drill.elastic.pace_s if "elastic.pace_s" in drill.stated else drill.pace_s
     if pace is None:
@@ -167,7 +168,10 @@ def _start(drill: Drill, ground: Ground, name: str, *more: str) -> TrainProcess:
 
 def _calm(drill: Drill, progress: Progress, ground: Ground) -> tuple[Recorded, RunFigures]:
     where = drill.run_dir / "calm"
-    with _start(drill, ground, "calm") as process:
+    # nothing is awaited here by a pace: the run itself waits until all hosts have joined
+    all_there = drill.hosts > 1 and "elastic.min_workers" not in drill.stated
+    more = [f"--set=elastic.min_workers={drill.workers}"] if all_there else []
+    with _start(drill, ground, "calm", *more) as process:
         injector = Injector([], ground.hands(process, where), drill.elastic.lease_s)
         recorded = _follow(process, where, injector, progress, ground, None)
         words = process.last_words()

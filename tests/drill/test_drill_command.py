@@ -229,6 +229,12 @@ def test_a_cut_link_between_real_hosts(tmp_path: Path) -> None:
     (cut,) = report["faults"]
     assert cut["detected_s"] is not None
     assert "-b" in cut["member"]
+    calm = [json.loads(line) for line in (tmp_path / "d" / "calm" / "events.jsonl").read_text().splitlines()]
+    first_step = next(number for number, event in enumerate(calm) if event["kind"] == "step")
+    there = {
+        event["host"] for event in calm[:first_step] if event["kind"] == "member_joined" and event["role"] == "worker"
+    }
+    assert len(there) == 2, "the calm run has the hosts of the hurt one, from its first step on"
     assert report["hurt"]["views"] >= 3  # alone, with the other host, without it
     assert report["hurt"]["coverage"]["missed"] == report["hurt"]["coverage"]["repeated"] == 0
     mine = f"shoal-{process.pid}."  # others may be testing with hosts of their own
