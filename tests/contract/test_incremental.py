@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import shoal.strategies.coding
-import shoal.strategies.incremental
+import shoal.strategies.incremental_replica
 from shoal.comm.codecs.choose import CodecChoice
 from shoal.core.config import HybridSettings
 from shoal.launch.session import Session
@@ -98,7 +98,7 @@ class SendingCosts:
         self._steps = steps
 
     def __call__(self, session: Session) -> None:
-        shoal.strategies.incremental.next_pace = self._next  # type: ignore[attr-defined]
+        shoal.strategies.incremental_replica.next_pace = self._next  # type: ignore[attr-defined]
 
     def _next(self, h: int | str, last: Pace, steps: int, computing_s: float, sending_s: float) -> Pace:
         assert computing_s > 0

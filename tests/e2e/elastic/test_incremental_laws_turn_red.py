@@ -29,7 +29,7 @@ DIES = (
 
 MUTATIONS = {
     "a survivor's step is undone and counts all the same": """
-from shoal.strategies.incremental import IncrementalReplica
+from shoal.strategies.incremental_replica import IncrementalReplica
 right = IncrementalReplica._inherit
 def inherit(self, words):
     right(self, words)
@@ -38,7 +38,7 @@ def inherit(self, words):
 IncrementalReplica._inherit = inherit
 """,
     "the task of the dead is counted and not done": """
-from shoal.strategies.incremental import IncrementalReplica
+from shoal.strategies.incremental_replica import IncrementalReplica
 right = IncrementalReplica._local_step
 def local_step(self, *given):
     before = [parameter.detach().clone() for parameter in self.program.model.parameters()]

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.ranks
 
 SIZED = ("--strategy", "incremental", "--set", "incremental.h=2", "--set", "elastic.size=auto")
 MADE_LINK = """
-from shoal.strategies.incremental import IncrementalReplica
+from shoal.strategies.incremental_replica import IncrementalReplica
 from shoal.strategies.sizing import Measured
 
 def made(self, trainers, steps, computing_s, sending_s):
