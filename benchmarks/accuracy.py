@@ -260,7 +260,8 @@ def main() -> None:
     environment = describe(Path(sys.executable), ["torch", "shoal"])
     caption = (
         f"{WORKERS} workers with one thread each; images for {options.epochs} epochs (link {options.rate}), text "
-        f"for {options.text_epochs} (incremental: {options.text_incremental_epochs or options.text_epochs}); torch {environment['versions']['torch']}. Goals: at most {GOAL_POINTS:g} point of "
+        f"for {options.text_epochs} (incremental: {options.text_incremental_epochs or options.text_epochs}); "
+        f"torch {environment['versions']['torch']}. Goals: at most {GOAL_POINTS:g} point of "
         f"accuracy less; {GOAL_TIMES} times fewer bytes at the same loss (at most {GOAL_LOSS:.0%} more)."
     )
     sys.stdout.write(f"{table(found)}\n\n{caption}\n")
