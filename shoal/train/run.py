@@ -160,7 +160,7 @@ class Run:
         self._batches = Batches(len(self._spec.train), self.config.global_batch, self.config.grain)  # type: ignore[arg-type]  # settled by open_run
         self._samples_order = self._spec.train.order(self.config.seed, self.config.loader.shuffle, self._batches)
         self._coverage = CoverageRecord(len(self._spec.train), whole=self._strategy.needs.survives)
-        self._saver = Saver(opened.run_dir.checkpoints, self.config.checkpoint)
+        self._saver = Saver(opened.run_dir.checkpoints, self.config.checkpoint, self._spec.train.digest)
         self._balancing = Balancing(self.config, self._batches, self._strategy.needs.leases)
 
     def _bind(self, opening: contextlib.ExitStack, alike: bool) -> None:

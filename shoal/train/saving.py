@@ -117,10 +117,11 @@ def _not_finite(state: ShardedState) -> str | None:
 
 
 class Saver:
-    """Writes checkpoints in the background, on the worker that keeps the record, and reads the newest good one."""
+    """Writes checkpoints in the background, on the worker that keeps the record, and reads the newest good one.
+    `data` is a digest of the training data, where there is one: a run goes on with the same data only."""
 
-    def __init__(self, directory: Path, settings: CheckpointSettings) -> None:
-        self._directory, self._settings = directory, settings
+    def __init__(self, directory: Path, settings: CheckpointSettings, data: str | None = None) -> None:
+        self._directory, self._settings, self._data = directory, settings, data
         self._writer: Writer | None = None
         self.last_path: str | None = None
 
@@ -155,6 +156,7 @@ class Saver:
             "coverage": coverage.finished.to_json(),
             "epoch_loss": account.epoch_loss,
             "epoch_weight": account.epoch_weight,
+            "data": self._data,
             "due": [what for what in ledger.due if what == "evaluate"],
         }
         try:
@@ -208,6 +210,12 @@ class Saver:
         counts = pieces.pop(_COUNTS).tensor
         meta = dict(checkpoint.meta)
         cursor = checkpoint.cursor
+        if self._data is not None and meta.get("data") not in (None, self._data):
+            raise CheckpointError(
+                f"{found.path} was written for other training data (a digest of its samples: {meta['data']} against "
+                f"{self._data}): a stream must give the same samples, in the same order, when a run goes on. Use the "
+                "same data, or another --run-dir"
+            )
         ledger = Ledger(
             cursor=cursor,
             values=dict(meta["evaluation"]),
