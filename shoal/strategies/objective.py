@@ -73,12 +73,12 @@ def batch_size(batch: Batch) -> int:
 
 
 def _first_tensor(batch: Batch) -> Tensor | None:
-    """Besides tensors a batch may hold text, or numbers that were not collated."""
+    """Besides tensors a batch may hold text, and lists of what was not collated: those are looked at last."""
     if isinstance(batch, Tensor):
         return batch
     if not isinstance(batch, (dict, tuple, list)):
         return None
-    parts = batch.values() if isinstance(batch, dict) else batch
+    parts = sorted(batch.values() if isinstance(batch, dict) else batch, key=lambda part: not isinstance(part, Tensor))
     return next((found for part in parts if (found := _first_tensor(part)) is not None), None)
 
 
