@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from shoal.core.errors import ConfigError
 from shoal.data.draws import Draws
-from shoal.data.transform import Rowwise
+from shoal.data.transforms import Rowwise
 
 
 @dataclass(frozen=True, kw_only=True)

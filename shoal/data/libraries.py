@@ -40,7 +40,7 @@ def formatted(data: Any) -> Any:
 
 def _open_hugging_face(data: Any, name: str) -> Source:
     from shoal.data.mapped import MappedSource
-    from shoal.data.stream import StreamSource
+    from shoal.data.streams import StreamSource
 
     if _is(data, "datasets", "DatasetDict", "IterableDatasetDict"):
         splits = ", ".join(map(repr, data)) or "none"

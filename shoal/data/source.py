@@ -71,7 +71,7 @@ def _make_source(data: object, name: str) -> Source:
     from shoal.data.columns import ColumnSource
     from shoal.data.libraries import open_of_library
     from shoal.data.mapped import MappedSource
-    from shoal.data.stream import StreamSource
+    from shoal.data.streams import StreamSource
     from shoal.data.tensors import TensorSource
 
     found = open_of_library(data, name)

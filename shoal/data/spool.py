@@ -12,6 +12,8 @@ from typing import Any
 from shoal.core.errors import UserError
 from shoal.data.sample_bytes import Form, decode, encode
 
+_WRITE_BYTES = 1 << 20
+
 
 class SpoolError(UserError):
     """There is no room for the samples."""
@@ -27,8 +29,9 @@ class Spool:
 
     def __init__(self) -> None:
         self.directory = tempfile.gettempdir()
-        self._file = tempfile.TemporaryFile(buffering=1 << 20)  # noqa: SIM115 - closed with this object
+        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed with this object
         weakref.finalize(self, self._file.close)
+        self._unwritten = bytearray()
         self._ends = array("q", [0])
         self._forms: dict[Form, int] = {}
         self._form_of = array("i")
@@ -56,18 +59,24 @@ class Spool:
             self._hash.update(repr(form).encode())
         self._hash.update(number.to_bytes(4, "little"))
         self._hash.update(data)
-        try:
-            self._file.write(data)
-        except OSError as error:
-            raise self._no_room(error) from error
+        self._unwritten += data
         self._form_of.append(number)
         self._ends.append(self._ends[-1] + len(data))
+        if len(self._unwritten) >= _WRITE_BYTES:
+            self._write()
 
     def seal(self) -> None:
+        """All samples have been appended. Raises `SpoolError`."""
+        self._write()
+
+    def _write(self) -> None:
+        left = memoryview(self._unwritten)
         try:
-            self._file.flush()
+            while left:
+                left = left[self._file.write(left) :]
         except OSError as error:
             raise self._no_room(error) from error
+        self._unwritten = bytearray()
 
     def _no_room(self, error: OSError) -> SpoolError:
         return SpoolError(

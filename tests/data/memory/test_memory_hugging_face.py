@@ -77,7 +77,7 @@ def test_a_transform_of_the_dataset_draws_for_each_sample() -> None:
 
 def test_samples_that_differ_in_shape_need_a_transform() -> None:
     data = datasets.Dataset.from_dict({"tokens": [[1], [1, 2], [1, 2, 3]]})
-    with pytest.raises(ConfigError, match="'tokens' of the train data.*differ in shape"):
+    with pytest.raises(ConfigError, match=r"'tokens' of the train data.*differ in shape"):
         open_source(data, "train").fetch(at(0, 1), 0, 0)
 
     def pad(sample: Any, generator: torch.Generator) -> Any:

@@ -150,7 +150,7 @@ def test_select_works_on_any_source_of_dicts() -> None:
     x, y = select(Rows(), ["x", "z"], "y").fetch(at(3, 1), 0, 0)
     assert x.tolist() == [[3.0, 3.0, 3.0], [1.0, 1.0, 1.0]]
     assert y.tolist() == [3, 1]
-    with pytest.raises(ConfigError, match="'name'.*no tensor"):
+    with pytest.raises(ConfigError, match=r"'name'.*no tensor"):
         select(Rows(), "name", "y").fetch(at(0), 0, 0)
     with pytest.raises(ConfigError, match="name the input columns"):
         select(Rows(), None, "y")
