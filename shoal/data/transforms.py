@@ -157,12 +157,12 @@ def row_of(batch: Batch, row: int) -> Any:
 
 
 def _as_tuples(batch: Batch, sample: Any) -> Batch:
-    """`default_collate` makes lists of columns out of tuples, and lists of samples out of text: tell them apart."""
+    """Columns in tuples, text of many samples in lists: `default_collate` makes now the one, now the other of both."""
     if isinstance(sample, Mapping):
         return {key: _as_tuples(part, sample[key]) for key, part in batch.items()}
     if isinstance(sample, tuple | list):
         return tuple(_as_tuples(part, one) for part, one in zip(batch, sample, strict=True))
-    return batch
+    return list(batch) if isinstance(sample, str | bytes) else batch
 
 
 def _call(function: Callable[[Any, torch.Generator], Any], value: Any, seed: int, what: str) -> Any:
