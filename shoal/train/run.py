@@ -125,8 +125,10 @@ class Run:
         resumed: Resumed | None = None
         if place.keeps_record:
             resumed = self._saver.newest(warnings.append)
-        found = place.group.gather_bytes(b"1" if resumed is not None else b"", "agreeing on a checkpoint")[0]
+        word = json.dumps([resumed is not None, resumed.data if resumed is not None else None]).encode()
+        found, data = json.loads(place.group.gather_bytes(word, "agreeing on a checkpoint")[0])
         if found:
+            Resumed.check(data, self._spec.train.digest)
             parts = resumed.live.parts({}) if resumed is not None else ({}, {})
             self._load(Live.of(*hand_over(place.group, 0, *parts)))
         elif self._snapshots:

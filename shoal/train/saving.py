@@ -99,10 +99,21 @@ class CoverageRecord:
 
 @dataclass(frozen=True)
 class Resumed:
-    """Where a run goes on."""
+    """Where a run goes on; `data` is a digest of what it was trained on, where there is one."""
 
     path: Path
     live: Live
+    data: str | None
+
+    @staticmethod
+    def check(saved: str | None, data: str | None) -> None:
+        """A run goes on with the data that it began with."""
+        if None not in (saved, data) and saved != data:
+            raise CheckpointError(
+                f"the checkpoint was written for other training data (a digest of its samples: {saved} against "
+                f"{data}): a stream must give the same samples, in the same order, when a run goes on. Use "
+                "the same data, or another --run-dir"
+            )
 
 
 def _not_finite(state: ShardedState) -> str | None:
@@ -118,7 +129,7 @@ def _not_finite(state: ShardedState) -> str | None:
 
 class Saver:
     """Writes checkpoints in the background, on the worker that keeps the record, and reads the newest good one.
-    `data` is a digest of the training data, where there is one: a run goes on with the same data only."""
+    `data` is a digest of the training data, where there is one."""
 
     def __init__(self, directory: Path, settings: CheckpointSettings, data: str | None = None) -> None:
         self._directory, self._settings, self._data = directory, settings, data
@@ -210,12 +221,6 @@ class Saver:
         counts = pieces.pop(_COUNTS).tensor
         meta = dict(checkpoint.meta)
         cursor = checkpoint.cursor
-        if self._data is not None and meta.get("data") not in (None, self._data):
-            raise CheckpointError(
-                f"{found.path} was written for other training data (a digest of its samples: {meta['data']} against "
-                f"{self._data}): a stream must give the same samples, in the same order, when a run goes on. Use the "
-                "same data, or another --run-dir"
-            )
         ledger = Ledger(
             cursor=cursor,
             values=dict(meta["evaluation"]),
@@ -233,6 +238,7 @@ class Saver:
                 (meta["epoch_loss"], meta["epoch_weight"]),
                 ledger,
             ),
+            meta.get("data"),
         )
 
     def close(self) -> None:
