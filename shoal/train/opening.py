@@ -236,8 +236,10 @@ def describe(spec: RunSpec) -> dict[str, Any]:
 
 def _digests(spec: RunSpec) -> dict[str, str | None]:
     """Of data that was read from a stream, whose length says little."""
+    if spec.config.loader.once == "off":
+        return {}
     sources = {"training": spec.train, "test": spec.test}
-    what = "a digest of the stream, which must give each worker all of them, in one order"
+    what = "a digest of the stream, which must give each worker all of them, in one order, or use --once off"
     return {
         f"the samples of the {kind} data ({what})": source.digest
         for kind, source in sources.items()

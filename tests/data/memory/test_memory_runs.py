@@ -76,7 +76,7 @@ def program() -> Any:
 
 def learn(session: Session, run_dir: str, stream: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     made = program()
-    own = {**stream, "first": session.world.rank} if stream.get("of", 1) > 1 else stream
+    own = {name: session.world.rank if value == "rank" else value for name, value in stream.items()}
     return dict(made["trainer"](run_dir, made["Images"](**own), **settings).fit().summary)
 
 
@@ -122,11 +122,18 @@ def test_a_run_on_a_stream_goes_on_in_the_middle_of_an_epoch(ranks: RankHarness,
 
 def test_a_stream_that_workers_divide_among_them_is_refused_by_name(ranks: RankHarness, tmp_path: Path) -> None:
     with pytest.raises(AssertionError) as caught:
-        ranks.run(2, learn, str(tmp_path / "run"), {"of": 2}, {"global_batch": 10})
+        ranks.run(2, learn, str(tmp_path / "run"), {"of": 2, "first": "rank"}, {"global_batch": 10})
     told = str(caught.value)
     assert "worker 1" in told
     assert "differs from worker 0" in told
-    assert "a digest of the stream, which must give each worker all of them, in one order" in told
+    assert "a digest of the stream, which must give each worker all of them, in one order, or use --once off" in told
+
+
+def test_a_stream_that_is_not_the_same_for_all_is_accepted_with_once_off(ranks: RankHarness, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"worker 1 .*differs from worker 0"):
+        ranks.run(2, learn, str(tmp_path / "run"), {"changed": "rank"}, {})
+    summaries = ranks.run(2, learn, str(tmp_path / "run"), {"changed": "rank"}, {"loader.once": "off"})
+    assert len({outcome(summary) for summary in summaries}) == 1
 
 
 KILLED_ONCE = """
