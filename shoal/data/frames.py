@@ -36,13 +36,14 @@ def columns_of_arrow(table: Any, name: str) -> dict[str, Array]:
     twice = [key for key in table.column_names if table.column_names.count(key) > 1]
     if twice:
         raise ConfigError(f"the {name} data has more than one column {twice[0]!r}: rename them")
-    return {key: _of_arrow(_one_array(table[key]), key, name) for key in table.column_names}
+    return {key: numbers_of_arrow(table[key], key, name) for key in table.column_names}
 
 
-def _one_array(column: Any) -> Any:
+def numbers_of_arrow(column: Any, key: str, name: str) -> Array:
+    """A pyarrow Array or ChunkedArray as numbers; raises `ConfigError` where it holds anything else."""
     import pyarrow as pa
 
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return _of_arrow(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column, key, name)
 
 
 def _of_arrow(array: Any, key: str, name: str) -> Array:

@@ -44,7 +44,7 @@ def test_samples_of_a_batch_are_read_at_once(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(datasets.Dataset, "__getitem__", watched)
     open_source(datasets.Dataset.from_dict(TABLE), "train").fetch(at(2, 0, 1), 0, 0)
-    assert asked == [[2, 0, 1]]
+    assert asked == [[2, 0, 1], [2, 0, 1]]  # numbers and text
 
 
 def test_images_are_decoded_to_bytes_by_channel() -> None:
@@ -108,3 +108,26 @@ def test_all_splits_at_once_are_refused_by_their_names() -> None:
     data = datasets.Dataset.from_dict(TABLE)
     with pytest.raises(ConfigError, match="DatasetDict: give one of its splits \\('train', 'test'\\)"):
         open_source(datasets.DatasetDict({"train": data, "test": data}), "train")
+
+
+def test_columns_of_numbers_are_what_the_library_makes_of_them() -> None:
+    columns: dict[str, list[Any]] = {
+        "float": [0.5, 1.5, 2.5],
+        "int": [1, 2, 3],
+        "bool": [True, False, True],
+        "list": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]],
+        "nested": [[[1], [2]], [[3], [4]], [[5], [6]]],
+        "gaps": [1.0, None, 2.0],
+        "fixed": [[1, 2], [3, 4], [5, 6]],
+        "small": [1, 2, 3],
+    }
+    features = datasets.Dataset.from_dict(columns).features.copy()
+    features["fixed"] = datasets.List(datasets.Value("int32"), length=2)
+    features["small"] = datasets.Value("uint8")
+    data = datasets.Dataset.from_dict(columns, features=features).select([2, 1, 0])
+    theirs = data.with_format("torch")[[2, 0, 1]]
+    ours = open_source(data, "train").fetch(at(2, 0, 1), 0, 0)
+    assert list(ours) == list(columns)
+    for key, column in theirs.items():
+        assert ours[key].dtype == column.dtype, key
+        assert torch.equal(ours[key].nan_to_num(-1), column.nan_to_num(-1)), key
