@@ -136,6 +136,38 @@ def test_a_stream_that_is_not_the_same_for_all_is_accepted_with_once_off(ranks: 
     assert len({outcome(summary) for summary in summaries}) == 1
 
 
+def loop(session: Session, run_dir: str) -> tuple[int, list[float]]:
+    """How often a stream was read, and its losses: in a loop of one's own that evaluates after each epoch."""
+    import torch
+    from torch import nn
+
+    import shoal
+
+    class Counted(torch.utils.data.IterableDataset[Any]):
+        read = 0
+
+        def __iter__(self) -> Any:
+            self.read += 1
+            return ((torch.full((3,), float(number % 5)), number % 2) for number in range(20))
+
+    train, test = Counted(), Counted()
+    sgd = lambda params: torch.optim.SGD(params, lr=0.1)  # noqa: E731
+    run = shoal.prepare(nn.Linear(3, 2), sgd, nn.CrossEntropyLoss(), global_batch=8, run_dir=run_dir)
+    losses = []
+    for _ in range(3):
+        for batch in run.batches(train):
+            run.step(batch)
+        losses.append(run.evaluate(test)["test_loss"])
+    run.finish()
+    return train.read + test.read, losses
+
+
+def test_a_loop_of_ones_own_reads_each_stream_once(ranks: RankHarness, tmp_path: Path) -> None:
+    ((reads, losses),) = ranks.run(1, loop, str(tmp_path / "run"))
+    assert reads == 2
+    assert len(set(losses)) == 3
+
+
 KILLED_ONCE = """
 killed = Path("killed")
 
