@@ -47,7 +47,7 @@ def sample_seeds(seed: int, epoch: int, samples: npt.NDArray[np.int64]) -> Words
 
 def stage_seeds(samples: Words, stage: int) -> Words:
     """`stage_seed` of each of the seeds `samples`, at once."""
-    return scramble(scramble(np.uint64(mix(6)) ^ samples) ^ np.uint64(stage))
+    return scramble(scramble(np.uint64(mix(8)) ^ samples) ^ np.uint64(stage))
 
 
 def scramble(words: Words) -> Words:
@@ -62,12 +62,12 @@ def scramble(words: Words) -> Words:
 
 def batch_seed(seed: int, epoch: int, first: int) -> int:
     """Seed of what draws for the samples of a grain together, before they reach the model; `first` is its first."""
-    return mix(5, seed, epoch, first)
+    return mix(7, seed, epoch, first)
 
 
 def stage_seed(sample: int, stage: int) -> int:
     """Seed of transform number `stage` of a sample whose own seed is `sample`: reading it has drawn from that one."""
-    return mix(6, sample, stage)
+    return mix(8, sample, stage)
 
 
 def init_seed(seed: int) -> int:

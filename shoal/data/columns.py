@@ -1,4 +1,4 @@
-"""Samples that lie in memory as named columns, and how columns become the (input, target) that a loss module takes."""
+"""Samples that lie in memory as named columns, and how columns become the tuples that a loss module takes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.core.cursor import Batches
 from shoal.core.errors import ConfigError, nearest
-from shoal.core.order import Indices, Order
+from shoal.core.order import Indices
 from shoal.data.source import Batch, Source, open_source
-from shoal.data.tensors import Rows, as_rows
+from shoal.data.tensors import Rows, TensorSource, as_rows
+from shoal.data.wrapping import Wrapping
+
+Choice = str | Sequence[str] | None
 
 
 class ColumnSource(Source):
@@ -37,13 +39,12 @@ class ColumnSource(Source):
         rows = torch.tensor(indices)
         return {key: column.index_select(0, rows.to(column.device)) for key, column in self._columns.items()}
 
-    def pick(self, inputs: str | Sequence[str] | None, target: str) -> Source:
+    def pick(self, columns: Sequence[Choice]) -> Source:
         """What `select` gives, put together once and not at each fetch."""
-        from shoal.data.tensors import TensorSource
-
-        if inputs is None:
-            inputs = [key for key in self._columns if key != target]
-        return TensorSource(_pick(self._columns, inputs, target, self._name), self._name)
+        named = {key for one in columns if one is not None for key in ([one] if isinstance(one, str) else one)}
+        rest = [key for key in self._columns if key not in named]
+        chosen = [rest if one is None else one for one in columns]
+        return TensorSource(_pick(self._columns, chosen, self._name), self._name)
 
 
 def _as_column(key: Any, column: Rows, name: str) -> Tensor:
@@ -68,65 +69,59 @@ def _signed(column: np.ndarray[Any, Any], what: str) -> np.ndarray[Any, Any]:
     return column.astype(np.int64)
 
 
-def select(data: object, inputs: str | Sequence[str] | None, target: str) -> Source:
-    """Samples ``(input, target)`` of data whose samples are dicts: what a loss module such as `nn.CrossEntropyLoss()`
-    is given.
+def select(data: object, *columns: Choice) -> Source:
+    """Samples that are tuples of these columns, of data whose samples are dicts: a loss module such as
+    `nn.CrossEntropyLoss()` is given the last of them as its target, and the model the others.
 
-    `inputs` is the name of one column, which is passed on as it is, or a list of names: these columns are put side by
-    side, as float32 of shape [samples, width]. None is all columns but the target, of data in memory. The target keeps
-    its type, but for floats of other widths, which become float32 as the model's output is.
+    A name stands for that column. A list of names stands for these columns side by side, as float32 of shape
+    [samples, width]; None for all columns that are not named, side by side, of data in memory. Floats are float32.
     """
+    if not columns:
+        raise ConfigError("select(...) was given no columns: name them, the target last")
     source = open_source(data, "selected")
     if isinstance(source, ColumnSource):
-        return source.pick(inputs, target)
-    if inputs is None:
-        raise ConfigError("select(inputs=None) is for data in memory: name the input columns")
-    return _Selected(source, inputs, target)
+        return source.pick(columns)
+    chosen = [one for one in columns if one is not None]
+    if len(chosen) < len(columns):
+        raise ConfigError("select(..., None, ...) is for data in memory: name the columns")
+    return _Selected(source, chosen)
 
 
-class _Selected(Source):
-    def __init__(self, source: Source, inputs: str | Sequence[str], target: str) -> None:
-        self._source, self._inputs, self._target = source, inputs, target
+class _Selected(Wrapping):
+    def __init__(self, source: Source, columns: Sequence[str | Sequence[str]]) -> None:
+        super().__init__(source)
+        self._chosen = columns
 
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def fetch(self, indices: Indices, epoch: int, seed: int) -> Batch:
-        batch = self._source.fetch(indices, epoch, seed)
+    def change(self, batch: Batch, indices: Indices, epoch: int, seed: int) -> Batch:
         if not isinstance(batch, Mapping):
             raise ConfigError(
-                f"select(..., target={self._target!r}): the samples of the data are no dicts but give a batch of type "
+                f"select(..., {self._chosen[-1]!r}): the samples of the data are no dicts but give a batch of type "
                 f"{type(batch).__name__}: use the data as it is"
             )
-        return _pick(batch, self._inputs, self._target, "selected")
-
-    def order(self, seed: int, shuffle: bool, batches: Batches | None = None) -> Order:
-        return self._source.order(seed, shuffle, batches)
-
-    @property
-    def grouped(self) -> str | None:
-        return self._source.grouped
-
-    @property
-    def digest(self) -> str | None:
-        return self._source.digest
+        return _pick(batch, self._chosen, "selected")
 
 
-def _pick(columns: Mapping[Any, Any], inputs: str | Sequence[str], target: str, name: str) -> tuple[Tensor, Tensor]:
-    chosen = [inputs] if isinstance(inputs, str) else list(inputs)
-    for key in (*chosen, target):
-        if key not in columns:
-            raise ConfigError(f"the {name} data has no column {key!r}: {nearest(str(key), map(str, columns))}")
-        if not isinstance(columns[key], Tensor):
-            raise ConfigError(
-                f"column {key!r} of the {name} data cannot be selected, for it gives no tensor (strings, or samples of "
-                "different shapes)"
-            )
+def _pick(columns: Mapping[Any, Any], chosen: Sequence[str | Sequence[str]], name: str) -> tuple[Tensor, ...]:
+    return tuple(_one_or_more(columns, one, name) for one in chosen)
+
+
+def _one_or_more(columns: Mapping[Any, Any], chosen: str | Sequence[str], name: str) -> Tensor:
+    if isinstance(chosen, str):
+        column = _find(columns, chosen, name)
+        return column.float() if column.is_floating_point() else column
     if not chosen:
-        raise ConfigError(f"the {name} data has no column besides the target {target!r}: name the inputs")
-    answer = columns[target]
-    if answer.is_floating_point():
-        answer = answer.float()
-    if isinstance(inputs, str):
-        return columns[inputs], answer
-    return torch.cat([columns[key].reshape(len(answer), -1).float() for key in chosen], dim=1), answer
+        raise ConfigError(f"no column of the {name} data is left to be put side by side: name the columns")
+    found = [_find(columns, key, name) for key in chosen]
+    return torch.cat([column.reshape(len(column), -1).float() for column in found], dim=1)
+
+
+def _find(columns: Mapping[Any, Any], key: str, name: str) -> Tensor:
+    if key not in columns:
+        raise ConfigError(f"the {name} data has no column {key!r}: {nearest(str(key), map(str, columns))}")
+    column = columns[key]
+    if not isinstance(column, Tensor):
+        raise ConfigError(
+            f"column {key!r} of the {name} data cannot be selected, for it gives no tensor (strings, or samples of "
+            "different shapes)"
+        )
+    return column

@@ -1,4 +1,7 @@
-"""Columns of data frames and Arrow tables as arrays of numbers; what is no number is refused by its name."""
+"""Columns of data frames and Arrow tables as arrays of numbers; what is no number is refused by its name.
+
+Fractions become float32, whole numbers int64, as models take them; bytes (uint8) and booleans stay.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,9 @@ def columns_of_frame(frame: Any, name: str) -> dict[str, Array]:
         if missing.any():
             _refuse_missing(key, name, int(missing.sum()), int(missing.argmax()))
         if is_numeric_dtype(series.dtype):
-            columns[str(key)] = series.to_numpy()
+            columns[str(key)] = plain(series.to_numpy())
         else:
-            columns[str(key)] = _stacked(series.tolist(), key, name, str(series.dtype))
+            columns[str(key)] = plain(_stacked(series.tolist(), key, name, str(series.dtype)))
     return columns
 
 
@@ -36,7 +39,16 @@ def columns_of_arrow(table: Any, name: str) -> dict[str, Array]:
     twice = [key for key in table.column_names if table.column_names.count(key) > 1]
     if twice:
         raise ConfigError(f"the {name} data has more than one column {twice[0]!r}: rename them")
-    return {key: numbers_of_arrow(table[key], key, name) for key in table.column_names}
+    return {key: plain(numbers_of_arrow(table[key], key, name)) for key in table.column_names}
+
+
+def plain(column: Array) -> Array:
+    """Of the types that models take; a copy only where it must be one."""
+    if column.dtype.kind == "f":
+        return column.astype(np.float32, copy=False)
+    if column.dtype.kind == "u" and column.dtype.itemsize == 8 and column.size and int(column.max()) >= 2**63:
+        return column  # refused by its name where it becomes a tensor
+    return column.astype(np.int64, copy=False) if column.dtype.kind in "iu" and column.dtype != np.uint8 else column
 
 
 def numbers_of_arrow(column: Any, key: str, name: str) -> Array:

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from shoal.core.cursor import Batches
 from shoal.core.errors import ConfigError
-from shoal.core.order import Indices, Order
+from shoal.core.order import Indices
 from shoal.core.seeds import Words, batch_seed, sample_seeds, stage_seed, stage_seeds
 from shoal.data.draws import Draws
 from shoal.data.generators import lent_generators, seed_all
 from shoal.data.samples import SampleSource
 from shoal.data.source import Batch, Source, open_source
+from shoal.data.wrapping import Wrapping
 
 F = TypeVar("F")
 SampleFunction = Callable[[Any, torch.Generator], Any]  # a sample and its generator -> a sample
@@ -56,69 +56,63 @@ def transform(
     return TransformedSource(open_source(data, "transformed"), _listed(per_sample), _listed(per_batch))
 
 
-class TransformedSource(Source):
+class TransformedSource(Wrapping):
     """What `transform` gives."""
 
     def __init__(
         self, source: Source, per_sample: Sequence[SampleFunction | Rowwise], per_batch: Sequence[BatchFunction]
     ) -> None:
+        super().__init__(source)
         for function in (*per_sample, *per_batch):
             if not callable(function):
                 raise ConfigError(f"transform: {function!r} cannot be called: give functions of (sample, generator)")
         for mixing in per_batch:
             if isinstance(mixing, Rowwise):
                 raise ConfigError(f"transform: {mixing!r} works on each sample alone: give it as per_sample")
-        self._source, self._per_sample, self._per_batch = source, tuple(per_sample), tuple(per_batch)
+        self._per_sample, self._per_batch = tuple(per_sample), tuple(per_batch)
         self._numpy_bits = np.random.MT19937(0)
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def order(self, seed: int, shuffle: bool, batches: Batches | None = None) -> Order:
-        return self._source.order(seed, shuffle, batches)
 
     @property
     def grouped(self) -> str | None:
         if self._per_batch:
             return f"the data is transformed per batch ({_name_of(self._per_batch[0])})"
-        return self._source.grouped
-
-    @property
-    def digest(self) -> str | None:
-        return self._source.digest
+        return self.source.grouped
 
     def fetch(self, indices: Indices, epoch: int, seed: int) -> Batch:
+        if not isinstance(self.source, SampleSource):
+            return super().fetch(indices, epoch, seed)
         with lent_generators(self._numpy_bits):
-            batch = self._transformed(indices, epoch, seed)
-            for stage, function in enumerate(self._per_batch):
-                own = stage_seed(batch_seed(seed, epoch, int(indices[0])), stage)
-                batch = _call(function, batch, own, f"the {len(indices)} samples from {indices[0]} on")
-            return batch
+            samples = self.source.samples(indices, epoch, seed)
+            return self._changed(_Held(self.source, indices, samples=samples), indices, epoch, seed)
 
-    def _transformed(self, indices: Indices, epoch: int, seed: int) -> Batch:
+    def change(self, batch: Batch, indices: Indices, epoch: int, seed: int) -> Batch:
+        with lent_generators(self._numpy_bits):
+            return self._changed(_Held(self.source, indices, batch=batch), indices, epoch, seed)
+
+    def _changed(self, held: _Held, indices: Indices, epoch: int, seed: int) -> Batch:
         seeds = sample_seeds(seed, epoch, indices)
-        held = _Held(self._source, indices, epoch, seed)
         for stage, function in enumerate(self._per_sample):
             own = stage_seeds(seeds, stage)
             if isinstance(function, Rowwise):
-                held.batch = _call_rowwise(function, held.batch, own, len(indices))
+                held.batch = _call_rowwise(function, held.batch, own)
             else:
                 numbers = zip(held.samples, own.tolist(), indices.tolist(), strict=True)
                 held.samples = [_call(function, one, bits, f"sample {number}") for one, bits, number in numbers]
-        return held.batch
+        batch = held.batch
+        for stage, function in enumerate(self._per_batch):
+            bits = stage_seed(batch_seed(seed, epoch, int(indices[0])), stage)
+            batch = _call(function, batch, bits, f"the {len(indices)} samples from {indices[0]} on")
+        return batch
 
 
 class _Held:
     """Samples on their way through the stages: one by one or as a batch, as the next stage wants them."""
 
-    def __init__(self, source: Source, indices: Indices, epoch: int, seed: int) -> None:
+    def __init__(
+        self, source: Source, indices: Indices, *, samples: list[Any] | None = None, batch: Batch = None
+    ) -> None:
         self._source, self._indices = source, indices
-        self._samples: list[Any] | None = None
-        self._batch: Batch = None
-        if isinstance(source, SampleSource):
-            self._samples = source.samples(indices, epoch, seed)
-        else:
-            self._batch = source.fetch(indices, epoch, seed)
+        self._samples, self._batch = samples, batch
 
     @property
     def samples(self) -> list[Any]:
@@ -133,18 +127,19 @@ class _Held:
     @property
     def batch(self) -> Batch:
         if self._samples is not None:
-            if isinstance(self._source, SampleSource):
-                self._batch = self._source.collate(self._samples, self._indices)
-            else:
-                self._batch = default_collate(self._samples)
-            if not isinstance(self._source, SampleSource) or self._source.collates_by_default:
-                self._batch = _as_tuples(self._batch, self._samples[0])
-            self._samples = None
+            self._batch, self._samples = self._collated(self._samples), None
         return self._batch
 
     @batch.setter
     def batch(self, batch: Batch) -> None:
         self._samples, self._batch = None, batch
+
+    def _collated(self, samples: list[Any]) -> Batch:
+        if isinstance(self._source, SampleSource) and not self._source.collates_by_default:
+            return self._source.collate(samples, self._indices)
+        if isinstance(self._source, SampleSource):
+            return _as_tuples(self._source.collate(samples, self._indices), samples[0])
+        return _as_tuples(default_collate(samples), samples[0])
 
 
 def row_of(batch: Batch, row: int) -> Any:
@@ -176,11 +171,11 @@ def _call(function: Callable[[Any, torch.Generator], Any], value: Any, seed: int
         raise
 
 
-def _call_rowwise(function: Rowwise, batch: Batch, seeds: Words, samples: int) -> Batch:
+def _call_rowwise(function: Rowwise, batch: Batch, seeds: Words) -> Batch:
     try:
         return function(batch, Draws(seeds))
     except Exception as error:
-        error.add_note(f"in the transform {_name_of(function)}, of {samples} samples")
+        error.add_note(f"in the transform {_name_of(function)}, of {len(seeds)} samples")
         raise
 
 

@@ -33,7 +33,7 @@ FRAME = pd.DataFrame(
 )
 ROWS_2_0 = {
     "age": ([50, 30], torch.int64),
-    "height": ([2.0, 1.5], torch.float64),
+    "height": ([2.0, 1.5], torch.float32),
     "member": ([True, True], torch.bool),
 }
 
@@ -46,15 +46,30 @@ ROWS_2_0 = {
         pa.Table.from_pandas(FRAME, preserve_index=False),
         pa.RecordBatch.from_pandas(FRAME, preserve_index=False),
         pa.concat_tables([pa.Table.from_pandas(FRAME[part], preserve_index=False) for part in (slice(1), slice(1, 3))]),
-        {key: FRAME[key].to_numpy() for key in FRAME},
-        {key: torch.from_numpy(FRAME[key].to_numpy().copy()) for key in FRAME},
+        FRAME.astype({"age": "uint16", "height": "float32"}),
+        {
+            "age": np.array([30, 40, 50]),
+            "height": np.float32([1.5, 1.75, 2.0]),
+            "member": np.array([True, False, True]),
+        },
+        {
+            "age": torch.tensor([30, 40, 50]),
+            "height": torch.tensor([1.5, 1.75, 2.0]),
+            "member": torch.tensor([True, False, True]),
+        },
     ],
-    ids=["pandas", "pandas nullable", "table", "record batch", "table of chunks", "arrays", "tensors"],
+    ids=["pandas", "pandas nullable", "table", "record batch", "table of chunks", "other widths", "arrays", "tensors"],
 )
-def test_samples_are_dicts_by_column_with_the_types_of_the_columns(data: object) -> None:
+def test_samples_are_dicts_by_column_of_the_types_that_models_take(data: object) -> None:
     source = open_source(data, "train")
     assert len(source) == 3
     assert plain(source.fetch(at(2, 0), 0, 0)) == ROWS_2_0
+
+
+def test_bytes_stay_bytes_and_arrays_keep_their_types() -> None:
+    table = pa.table({"image": pa.array([[1, 2], [3, 4]], pa.list_(pa.uint8(), 2))})
+    assert open_source(table, "train").fetch(at(0), 0, 0)["image"].dtype == torch.uint8
+    assert open_source({"x": np.zeros(3)}, "train").fetch(at(0), 0, 0)["x"].dtype == torch.float64
 
 
 def test_a_fetched_batch_may_be_changed() -> None:
@@ -132,7 +147,7 @@ def test_select_puts_columns_side_by_side_and_gives_input_and_target() -> None:
         assert (y.tolist(), y.dtype) == ([2, 0], torch.int64)
 
 
-def test_select_leaves_a_single_column_as_it_is_and_makes_targets_float32() -> None:
+def test_select_leaves_a_single_column_as_it_is_but_for_floats() -> None:
     images = torch.arange(24, dtype=torch.uint8).reshape(3, 2, 4)
     x, y = select({"image": images, "height": np.array([1.0, 2.0, 3.0])}, "image", "height").fetch(at(1), 0, 0)
     assert torch.equal(x, images[1:2])
@@ -152,17 +167,28 @@ def test_select_works_on_any_source_of_dicts() -> None:
     assert y.tolist() == [3, 1]
     with pytest.raises(ConfigError, match=r"'name'.*no tensor"):
         select(Rows(), "name", "y").fetch(at(0), 0, 0)
-    with pytest.raises(ConfigError, match="name the input columns"):
+    with pytest.raises(ConfigError, match="name the columns"):
         select(Rows(), None, "y")
 
 
 @pytest.mark.parametrize(
-    ("inputs", "target", "says"),
-    [("agee", "height", "did you mean 'age'"), ("age", "label", "no column 'label'"), ([], "age", "name the inputs")],
+    ("columns", "says"),
+    [
+        (("agee", "height"), "did you mean 'age'"),
+        (("age", "label"), "no column 'label'"),
+        (([], "age"), "left to be put side by side"),
+        ((None, "age", ["height", "member"]), "left to be put side by side"),
+        ((), "no columns"),
+    ],
 )
-def test_select_names_what_is_not_there(inputs: Any, target: str, says: str) -> None:
+def test_select_names_what_is_not_there(columns: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        select(FRAME, inputs, target)
+        select(FRAME, *columns)
+
+
+def test_select_may_give_more_than_one_input() -> None:
+    age, rest, member = select(FRAME.assign(z=1), "age", None, "member").fetch(at(1), 0, 0)
+    assert (age.tolist(), rest.tolist(), member.tolist()) == ([40], [[1.75, 1.0]], [False])
 
 
 def test_select_of_samples_that_are_no_dicts_is_refused() -> None:
