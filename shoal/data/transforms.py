@@ -18,6 +18,7 @@ from torch.utils.data import default_collate
 from shoal.core.errors import ConfigError
 from shoal.core.order import Indices
 from shoal.core.seeds import Words, batch_seed, sample_seeds, stage_seed, stage_seeds
+from shoal.data.company import first_of, is_first_of
 from shoal.data.draws import Draws
 from shoal.data.generators import lent_generators, seed_all
 from shoal.data.samples import SampleSource
@@ -71,6 +72,7 @@ class TransformedSource(Wrapping):
                 raise ConfigError(f"transform: {mixing!r} works on each sample alone: give it as per_sample")
         self._per_sample, self._per_batch = tuple(per_sample), tuple(per_batch)
         self._numpy_bits = np.random.MT19937(0)
+        self._tried: set[int] = set()  # stages that were found to treat each row alone
 
     @property
     def grouped(self) -> str | None:
@@ -94,7 +96,7 @@ class TransformedSource(Wrapping):
         for stage, function in enumerate(self._per_sample):
             own = stage_seeds(seeds, stage)
             if isinstance(function, Rowwise):
-                held.batch = _call_rowwise(function, held.batch, own)
+                held.batch = self._rowwise(stage, function, held.batch, own)
             else:
                 numbers = zip(held.samples, own.tolist(), indices.tolist(), strict=True)
                 held.samples = [_call(function, one, bits, f"sample {number}") for one, bits, number in numbers]
@@ -103,6 +105,20 @@ class TransformedSource(Wrapping):
             bits = stage_seed(batch_seed(seed, epoch, int(indices[0])), stage)
             batch = _call(function, batch, bits, f"the {len(indices)} samples from {indices[0]} on")
         return batch
+
+    def _rowwise(self, stage: int, function: Rowwise, batch: Batch, seeds: Words) -> Batch:
+        """The first time, one row is also transformed alone."""
+        if stage in self._tried or len(seeds) == 1:
+            return _call_rowwise(function, batch, seeds)
+        alone = _call_rowwise(function, first_of(batch), seeds[:1])
+        changed = _call_rowwise(function, batch, seeds)
+        if not is_first_of(alone, changed):
+            raise ConfigError(
+                f"the transform {_name_of(function)} gives a sample other values among others than alone. A Rowwise "
+                "must treat each row alone, and draw from `draws` only: what mixes samples is for per_batch"
+            )
+        self._tried.add(stage)
+        return changed
 
 
 class _Held:

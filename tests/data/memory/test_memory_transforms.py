@@ -190,6 +190,30 @@ def test_transforms_may_be_stacked_and_travel() -> None:
     assert (list(name), drawn.shape) == (["name 1", "name 2"], (2,))
 
 
+class Centre(Rowwise):
+    """Looks at all rows."""
+
+    def __call__(self, batch: Any, draws: Draws) -> Any:
+        return {**batch, "image": batch["image"].float() - batch["image"].float().mean()}
+
+
+class Own(Rowwise):
+    """Draws from a generator of its own."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __call__(self, batch: Any, draws: Draws) -> Any:
+        return {**batch, "label": batch["label"] + torch.randint(0, 2**40, (), generator=self.generator)}
+
+
+@pytest.mark.parametrize("function", [Centre(), Own()])
+def test_a_rowwise_that_does_not_treat_each_row_alone_is_refused(function: Rowwise) -> None:
+    source = transform({"image": IMAGES, "label": LABELS}, per_sample=[augment.ToFloat(of="image"), function])
+    with pytest.raises(ConfigError, match=f"{type(function).__name__} gives a sample other values among others"):
+        source.fetch(at(1, 2), 0, 0)
+
+
 def test_an_error_names_the_transform_and_the_sample() -> None:
     def fails(sample: Any, generator: torch.Generator) -> Any:
         return sample[7]
