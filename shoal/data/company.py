@@ -8,9 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_TOLERANCE = (
-    1e-3  # a sum over a row may be rounded otherwise in a larger batch; other rows make far more of a difference
-)
+_TOLERANCE = 1e-3  # rounding may be other in a larger batch; what looks at other rows makes far more of a difference
 
 
 def first_of(batch: Any) -> Any:
