@@ -45,6 +45,7 @@ HELP = {
     "comm.encrypt": "between hosts, auto encrypts all but gloo's ports; on refuses those; off: not even servers",
     "loader.shuffle": "draw a new order of samples for each epoch",
     "loader.processes": "processes of each worker that read samples",
+    "loader.once": "off accepts a stream that gives every worker other samples: nothing then says that each came once",
     "elastic.lease_s": "seconds without a sign of life after which a worker is put out (frozen, cut off)",
     "elastic.hang_s": "seconds without progress after which a worker is put out, though it shows signs of life",
     "elastic.hang_steps": "and no earlier than after so many median steps",

@@ -76,6 +76,15 @@ Encrypt = Annotated[
         rich_help_panel=_HOW,
     ),
 ]
+Once = Annotated[
+    str | None,
+    typer.Option(
+        metavar="on|off",
+        help="off accepts data from a stream that is not the same each time it is read; nobody can say then that every "
+        "sample was used exactly once.",
+        rich_help_panel=_HOW,
+    ),
+]
 MinWorkers = Annotated[
     int | None,
     typer.Option(metavar="N", help="Fewer than so many do not train (default 1).", rich_help_panel=_SURVIVES),
@@ -156,6 +165,7 @@ def train(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     run_dir: RunDir = None,
     listen: Listen = None,
     encrypt: Encrypt = None,
+    once: Once = None,
     evaluator: Evaluator = False,
     epochs: Epochs = None,
     steps: Steps = None,
@@ -184,6 +194,7 @@ def train(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
         "strategy": strategy,
         "comm.codec": codec,
         "comm.encrypt": encrypt,
+        "loader.once": once,
         "run_dir": None if run_dir is None else str(run_dir),
         "epochs": epochs,
         "steps": steps,

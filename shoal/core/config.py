@@ -133,6 +133,7 @@ class LoaderSettings(_Frozen):
 
     shuffle: bool = True
     processes: Annotated[int, Field(ge=0)] = 0
+    once: Annotated[Literal["on", "off"], BeforeValidator(_switch)] = "on"  # off: streams need not be the same twice
 
 
 class Config(_Frozen):
@@ -203,8 +204,8 @@ class Config(_Frozen):
 MAY_CHANGE_ON_RESUME = frozenset(
     {
         "strategy", "workers", "servers", "weights", "balance", "accumulate", "eval_batch", "threads", "device",
-        "checkpoint", "comm", "elastic", "evaluator", "loader.processes", "tensorboard", "run_dir", "epochs", "steps",
-        "eval_every", "server", "asynchronous", "incremental", "hybrid",
+        "checkpoint", "comm", "elastic", "evaluator", "loader.processes", "loader.once", "tensorboard", "run_dir",
+        "epochs", "steps", "eval_every", "server", "asynchronous", "incremental", "hybrid",
     }
 )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,9 @@ from shoal.core.order import Indices, Order, WholeOrder
 Batch = Any  # one collated batch: a tensor, or a tuple, list or dict of batches
 
 _ACCEPTED = (
-    "give a map-style torch Dataset (with __len__ and __getitem__), a tuple of tensors or arrays that have "
-    "the same first dimension, a single tensor, or a shoal.data.Source"
+    "give a map-style torch Dataset (with __len__ and __getitem__) or an IterableDataset, a tuple or dict of tensors "
+    "or arrays that have the same first dimension, a single tensor, a pandas data frame, a pyarrow Table, a Hugging "
+    "Face dataset, or a shoal.data.Source"
 )
 
 
@@ -42,6 +43,18 @@ class Source(ABC):
         of workers: a source that is read in large pieces can see to it that a worker needs few of them."""
         return WholeOrder(seed, len(self), shuffle)
 
+    @property
+    def grouped(self) -> str | None:
+        """Why samples that are fetched together have something to do with each other, in a few words: such a source is
+        asked for exactly one grain at a time. None where each sample is what it is in any company."""
+        return None
+
+    @property
+    def digest(self) -> str | None:
+        """What two workers, and two runs of which one goes on with the other, must have in common; None where that is
+        not known."""
+        return None
+
 
 def open_source(data: object, name: str) -> Source:
     """Return the source that `data` is or stands for; `name` ('train', 'test') names it in errors.
@@ -55,23 +68,25 @@ def open_source(data: object, name: str) -> Source:
 
 
 def _make_source(data: object, name: str) -> Source:
+    from shoal.data.columns import ColumnSource
+    from shoal.data.libraries import open_of_library
     from shoal.data.mapped import MappedSource
+    from shoal.data.streams import StreamSource
     from shoal.data.tensors import TensorSource
 
+    found = open_of_library(data, name)
+    if found is not None:
+        return found
     if isinstance(data, TensorDataset):
-        return TensorSource(data.tensors, name)
+        data = data.tensors
     if isinstance(data, torch.Tensor | np.ndarray):
         return TensorSource(data, name)
     if isinstance(data, tuple | list):
-        if data and all(isinstance(part, torch.Tensor | np.ndarray) for part in data):
-            return TensorSource(data, name)
-        parts = ", ".join(type(part).__name__ for part in data[:4]) + (", ..." if len(data) > 4 else "")
-        raise ConfigError(f"the {name} data is a {type(data).__name__} of ({parts}), not of tensors: {_ACCEPTED}")
+        return TensorSource(_rows(data, name), name)
+    if isinstance(data, Mapping):
+        return ColumnSource(data, name)
     if isinstance(data, IterableDataset):
-        raise ConfigError(
-            f"the {name} data is an IterableDataset ({type(data).__name__}), whose samples cannot be asked "
-            f"for by number: {_ACCEPTED}"
-        )
+        return StreamSource(data, name)
     if isinstance(data, DataLoader):
         raise ConfigError(
             f"the {name} data is a DataLoader: give its dataset instead; global_batch says how batches are "
@@ -82,8 +97,15 @@ def _make_source(data: object, name: str) -> Source:
     raise ConfigError(f"the {name} data is of type {type(data).__name__}: {_ACCEPTED}")
 
 
+def _rows(data: Sequence[Any], name: str) -> Sequence[Any]:
+    if data and all(isinstance(part, torch.Tensor | np.ndarray) for part in data):
+        return data
+    parts = ", ".join(type(part).__name__ for part in data[:4]) + (", ..." if len(data) > 4 else "")
+    raise ConfigError(f"the {name} data is a {type(data).__name__} of ({parts}), not of tensors: {_ACCEPTED}")
+
+
 def _is_map_style(data: object) -> bool:
-    if isinstance(data, Mapping | str | bytes | type) or not hasattr(data, "__getitem__"):
+    if isinstance(data, str | bytes | type) or not hasattr(data, "__getitem__"):
         return False
     try:
         len(data)  # type: ignore[arg-type]  # whether it has a length is the question

@@ -26,7 +26,7 @@ class TensorSource(Source):
     def __init__(self, data: Rows | Sequence[Rows], name: str) -> None:
         self._single = isinstance(data, torch.Tensor | np.ndarray)
         parts: Sequence[Rows] = [data] if isinstance(data, torch.Tensor | np.ndarray) else data
-        self._tensors = tuple(_as_tensor(part, number, name) for number, part in enumerate(parts))
+        self._tensors = tuple(as_rows(part, f"array {number} of the {name} data") for number, part in enumerate(parts))
         lengths = [tensor.shape[0] for tensor in self._tensors]
         if len(set(lengths)) > 1:
             raise ConfigError(
@@ -45,12 +45,13 @@ class TensorSource(Source):
         return batch[0] if self._single else batch
 
 
-def _as_tensor(part: Rows, number: int, name: str) -> Tensor:
+def as_rows(part: Rows, what: str) -> Tensor:
+    """A tensor whose first dimension counts samples; `what` names it in errors."""
     if isinstance(part, np.ndarray):
         try:
             part = torch.from_numpy(part if part.flags.writeable else part.copy())
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"array {number} of the {name} data cannot become a tensor: {error}") from None
+            raise ConfigError(f"{what} cannot become a tensor: {error}") from None
     if part.dim() == 0:
-        raise ConfigError(f"tensor {number} of the {name} data is a single number: its rows must be the samples")
+        raise ConfigError(f"{what} is a single number: its rows must be the samples")
     return part.detach()

@@ -66,12 +66,20 @@ def make_objective(loss: nn.Module | LossFunction) -> Objective:
 
 def batch_size(batch: Batch) -> int:
     """The number of samples in a collated batch: the first dimension of its first tensor."""
+    first = _first_tensor(batch)
+    if first is None:
+        raise ConfigError("a batch holds no tensor")
+    return first.shape[0]
+
+
+def _first_tensor(batch: Batch) -> Tensor | None:
+    """Besides tensors a batch may hold text, and lists of what was not collated: those are looked at last."""
     if isinstance(batch, Tensor):
-        return batch.shape[0]
-    parts = batch.values() if isinstance(batch, dict) else batch
-    for part in parts:
-        return batch_size(part)
-    raise ConfigError("a batch holds no tensor")
+        return batch
+    if not isinstance(batch, (dict, tuple, list)):
+        return None
+    parts = sorted(batch.values() if isinstance(batch, dict) else batch, key=lambda part: not isinstance(part, Tensor))
+    return next((found for part in parts if (found := _first_tensor(part)) is not None), None)
 
 
 class _FunctionObjective(Objective):

@@ -23,7 +23,7 @@ import numpy as np
 
 from shoal.comm.group import Group
 from shoal.core.config import Config, flatten
-from shoal.core.errors import PeerDiffers, RunDirError, ShoalError, UserError
+from shoal.core.errors import ConfigError, PeerDiffers, RunDirError, ShoalError, UserError
 from shoal.core.world import Member
 from shoal.launch.rundir import RunDir, new_path
 from shoal.launch.session import Session
@@ -206,15 +206,17 @@ def _decide_layout(spec: RunSpec, config: Config, group: Group) -> str:
 
 def decide_cutting(spec: RunSpec, config: Config) -> Cutting:
     """Settle the grain, by trying a few samples on the model where the user left it open."""
-    separate = None
-    if config.passes == "auto":
+    separate = spec.train.grouped
+    if separate is not None and config.passes == "merged":
+        raise ConfigError(f"passes=merged, but {separate}, which must see one grain at a time: leave passes out")
+    if separate is None and config.passes == "auto":
         count = min(_PROBE_SAMPLES, len(spec.train))
         half = max(1, count // 2)
         indices = np.arange(count, dtype=np.int64)
         both = spec.train.fetch(indices, 0, config.seed)
         parts = [spec.train.fetch(part, 0, config.seed) for part in (indices[:half], indices[half:]) if len(part)]
         separate = why_separate(spec.program.model, spec.program.objective, parts, both)
-    elif config.passes == "grain":
+    elif separate is None and config.passes == "grain":
         separate = "passes=grain"
     return choose(config.grain, config.passes, config.global_batch, separate)
 
@@ -224,10 +226,24 @@ def describe(spec: RunSpec) -> dict[str, Any]:
     model = spec.program.model
     shapes = [[name, list(p.shape), str(p.dtype), p.requires_grad] for name, p in model.named_parameters()]
     return {
+        **_digests(spec),  # before lengths, which differ, too, where workers divide a stream
         "samples of training data": len(spec.train),
         "samples of test data": len(spec.test) if spec.test is not None else 0,
         "parameters (a digest of names and shapes)": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:12],
         **{f"the setting {name}": value for name, value in flatten(spec.config.to_json()).items()},
+    }
+
+
+def _digests(spec: RunSpec) -> dict[str, str | None]:
+    """Of data that was read from a stream, whose length says little."""
+    if spec.config.loader.once == "off":
+        return {}
+    sources = {"training": spec.train, "test": spec.test}
+    what = "a digest of the stream, which must give each worker all of them, in one order, or use --once off"
+    return {
+        f"the samples of the {kind} data ({what})": source.digest
+        for kind, source in sources.items()
+        if source is not None
     }
 
 

@@ -92,6 +92,7 @@ class PreparedRun:
         self._make_spec, self._session = make_spec, session
         self._run: Run | None = None
         self._data: object = None
+        self._test: tuple[object, Source] | None = None  # what was evaluated last: opening a stream reads all of it
         self._epochs = 0  # that the caller has asked for
         self._position = 0  # the step at which the caller's loop is: behind the run's, until it has caught up
         self._asked = 0  # what the loop has asked for at this position
@@ -126,7 +127,10 @@ class PreparedRun:
 
     def evaluate(self, data: object) -> dict[str, float]:
         """The loss and metrics on `data`, over all workers, exact for any number of them."""
-        run, source = self._running(), open_source(data, "test")
+        run = self._running()
+        if self._test is None or self._test[0] is not data:
+            self._test = data, open_source(data, "test")
+        source = self._test[1]
         return dict(self._ask("evaluate", lambda: run.evaluate(source)))
 
     def save(self) -> None:

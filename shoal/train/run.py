@@ -125,8 +125,10 @@ class Run:
         resumed: Resumed | None = None
         if place.keeps_record:
             resumed = self._saver.newest(warnings.append)
-        found = place.group.gather_bytes(b"1" if resumed is not None else b"", "agreeing on a checkpoint")[0]
+        word = json.dumps([resumed is not None, resumed.data if resumed is not None else None]).encode()
+        found, data = json.loads(place.group.gather_bytes(word, "agreeing on a checkpoint")[0])
         if found:
+            Resumed.check(data, self._spec.data_digest)
             parts = resumed.live.parts({}) if resumed is not None else ({}, {})
             self._load(Live.of(*hand_over(place.group, 0, *parts)))
         elif self._snapshots:
@@ -160,7 +162,7 @@ class Run:
         self._batches = Batches(len(self._spec.train), self.config.global_batch, self.config.grain)  # type: ignore[arg-type]  # settled by open_run
         self._samples_order = self._spec.train.order(self.config.seed, self.config.loader.shuffle, self._batches)
         self._coverage = CoverageRecord(len(self._spec.train), whole=self._strategy.needs.survives)
-        self._saver = Saver(opened.run_dir.checkpoints, self.config.checkpoint)
+        self._saver = Saver(opened.run_dir.checkpoints, self.config.checkpoint, self._spec.data_digest)
         self._balancing = Balancing(self.config, self._batches, self._strategy.needs.leases)
 
     def _bind(self, opening: contextlib.ExitStack, alike: bool) -> None:

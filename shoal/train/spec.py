@@ -27,6 +27,11 @@ class RunSpec:
     schedule: Schedule | TorchSchedule | None = None
     callbacks: Sequence[Callback] = field(default=())
 
+    @property
+    def data_digest(self) -> str | None:
+        """What a run that goes on must find again in its training data, where that is known and asked for."""
+        return self.train.digest if self.config.loader.once == "on" else None
+
     def __post_init__(self) -> None:
         config, samples = self.config, len(self.train)
         if config.global_batch > samples:

@@ -38,7 +38,8 @@ class Trainer:
     `model` is a module, or a function that builds one (it is then built under the run's seed). `loss` is a loss
     module, called as ``loss(model(*inputs), target)``, or a function ``(model, batch) -> loss`` that returns the mean
     over the samples of the batch, or a pair (sum, weight) where the mean is over something else. `optimizer` is a
-    function from parameters to an optimizer. `train` and `test` are map-style datasets or tuples of tensors.
+    function from parameters to an optimizer. `train` and `test` are whatever `shoal.data.open_source`
+    takes: datasets, streams, tables, tuples of tensors.
 
     `settings` are those of `Config`: ``global_batch``, ``epochs`` or ``steps``, ``seed``, ``clip``, ``precision`` ….
     What the command line or a configuration file states wins over them.

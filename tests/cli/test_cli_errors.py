@@ -62,6 +62,7 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
         (["--set", "seed=1", "--set", "seed=2"], r"seed is given twice"),
         (["--epochs", "2", "--steps", "3"], r"epochs=2 and steps=3 both state the length"),
         (["--seed", "-1"], r"seed=-1"),
+        (["--once", "maybe"], r"loader\.once='maybe' \(from the command line\): .*'on' or 'off'"),
         (["--encrypt", "maybe"], r"comm\.encrypt='maybe' \(from the command line\): .*'auto', 'on' or 'off'"),
         (["--codec", "int8", "--set", "comm.codec=bf16"], r"comm\.codec is given twice, as int8 and as bf16"),
         (["--worker", "2"], r"--workers.*see `shoal train --help`"),

@@ -55,7 +55,7 @@ def script(tmp_path: Path) -> str:
 @pytest.mark.unit
 def test_a_job_is_what_was_asked_for(jobs: Jobs, script: str) -> None:
     words = ["-w", "2", "--strategy", "allreduce", "--seed", "7", "--epochs", "3", "--run-dir", "runs/mine"]
-    words += ["--codec", "topk:0.05", "--encrypt", "on"]
+    words += ["--codec", "topk:0.05", "--encrypt", "on", "--once", "off"]
     more = ["--set", "threads=1", "--set", "clip.norm=1", "--dry-run", "--", "--data", "x", "--workers", "9"]
     assert main(["train", script, *words, *more]) == 0
     (job,) = jobs.jobs
@@ -69,6 +69,7 @@ def test_a_job_is_what_was_asked_for(jobs: Jobs, script: str) -> None:
                 "strategy": "allreduce",
                 "comm.codec": "topk:0.05",
                 "comm.encrypt": "on",
+                "loader.once": "off",
                 "run_dir": "runs/mine",
                 "epochs": 3,
                 "seed": 7,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from shoal.core.errors import ConfigError
 from shoal.core.order import Indices
@@ -167,11 +166,6 @@ def test_a_source_is_taken_as_it_is() -> None:
     assert open_source(source, "train") is source
 
 
-class _Stream(IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(3))
-
-
 class _Lengthless(Dataset[int]):
     def __getitem__(self, index: int) -> int:
         return index
@@ -187,12 +181,10 @@ class _Empty(Source):
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (_Stream(), "IterableDataset"),
         (_Lengthless(), "_Lengthless"),
         ((number for number in range(3)), "generator"),
         (None, "NoneType"),
         ("train.csv", "str"),
-        ({"x": torch.zeros(3)}, "dict"),
         (Noisy, "type"),
         ([(torch.zeros(2), 1), (torch.zeros(2), 0)], "list of (tuple, tuple)"),
         ((torch.zeros(3), [1, 2, 3]), "tuple of (Tensor, list)"),
