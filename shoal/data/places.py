@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +17,32 @@ from shoal.core.errors import UserError
 _EXTRAS = {"s3": "s3", "s3a": "s3", "hdfs": "hdfs", "http": "https", "https": "https"}
 _ABSENT = ("NoSuchBucket", "NoSuchKey", "404")
 _REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "Forbidden", "Unauthorized", "403", "401")
+# what libraries raise, without its being an OSError, when a service does not answer in the middle of things
+_MAY_PASS = [
+    "ConnectTimeoutError",
+    "ReadTimeoutError",
+    "EndpointConnectionError",
+    "ConnectionClosedError",
+    "HTTPClientError",
+    "ResponseStreamingError",
+    "IncompleteRead",
+    "FSTimeoutError",
+    "ServerDisconnectedError",
+    "ClientPayloadError",
+]
+_ANSWER_S = 5.0  # how long one may take to accept a connection, when it is asked for the first time
+# listings are never kept: others write, too. The name node is asked for seconds, not for minutes
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "s3": {"use_listings_cache": False},
+    "s3a": {"use_listings_cache": False},
+    "http": {"use_listings_cache": False},
+    "https": {"use_listings_cache": False},
+    "hdfs": {
+        "dfs.client.failover.max.attempts": "4",
+        "dfs.client.failover.sleep.base.millis": "250",
+        "dfs.client.failover.sleep.max.millis": "2000",
+    },
+}
 _MADE: dict[tuple[int, str, tuple[tuple[str, Any], ...]], Any] = {}  # file systems, by process: they have threads
 
 
@@ -34,7 +63,8 @@ class Entry:
 class Place:
     """A file or a folder. `options` are fsspec's own, such as an endpoint; they are not part of `url`.
 
-    What is asked of it raises `AccessError` for what a person can mend, and lets `OSError` through for what may pass.
+    What is asked of it raises `AccessError` for what a person can mend, which includes that nobody answers when this
+    process asks for the first time; and `OSError` for what may pass.
     """
 
     url: str
@@ -88,8 +118,11 @@ class Place:
     def _make(self) -> Any:
         import fsspec
 
+        self._knock()
+        defaults = {} if self.protocol == "hdfs" and "HADOOP_CONF_DIR" in os.environ else _DEFAULTS
+        options = {**defaults.get(self.protocol, {}), **dict(self.options)}
         try:
-            made, _ = fsspec.core.url_to_fs(self.url, skip_instance_cache=True, **dict(self.options))
+            made, _ = fsspec.core.url_to_fs(self.url, skip_instance_cache=True, **options)
         except ImportError:
             extra = _EXTRAS.get(self.protocol, "data")
             raise AccessError(
@@ -100,6 +133,34 @@ class Place:
         except Exception as error:
             self.refuse(error)
         return made
+
+    def _knock(self) -> None:
+        """Raises `AccessError` if nobody listens: what the libraries take minutes to find out, and say less clearly."""
+        address = self._address
+        if address is None:
+            return
+        try:
+            socket.create_connection(address, _ANSWER_S).close()
+        except OSError as error:
+            why = f"no answer within {_ANSWER_S:.0f} s" if isinstance(error, TimeoutError) else error.strerror or error
+            raise AccessError(
+                f"{self.url} cannot be reached: {address[0]}, port {address[1]}: {why}. Check the address, and whether "
+                "the service runs"
+            ) from None
+
+    @property
+    def _address(self) -> tuple[str, int] | None:
+        """Where a connection will go; None where only the library knows."""
+        if self.protocol in ("s3", "s3a"):
+            options = dict(self.options)
+            endpoint = options.get("endpoint_url") or options.get("client_kwargs", {}).get("endpoint_url")
+            url = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+        else:
+            url = self.url if self.protocol in ("hdfs", "http", "https") else ""
+        parts = urllib.parse.urlsplit(url)
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+        proxied = parts.scheme in ("http", "https") and urllib.request.getproxies().get(parts.scheme) is not None
+        return (parts.hostname, port) if parts.hostname and port and not proxied else None
 
     @property
     def path(self) -> str:
@@ -168,12 +229,15 @@ class Place:
             if self.protocol not in ("s3", "s3a", "http", "https", "memory"):
                 self.fs.makedirs(draft.path.rpartition("/")[0] or "/", exist_ok=True)
             if self.protocol in ("s3", "s3a"):  # an object appears when it is complete
-                with self.fs.open(self.path, "wb") as file:
-                    try:
-                        yield file
-                    except BaseException:
+                file = self.fs.open(self.path, "wb")
+                try:
+                    yield file
+                except BaseException:
+                    with contextlib.suppress(Exception):
                         file.discard()
-                        raise
+                    file.closed = True
+                    raise
+                file.close()
                 return
             try:
                 with self.fs.open(draft.path, "wb") as file:
@@ -192,6 +256,9 @@ class Place:
         with self._told():
             if self.is_local:
                 Path(self.path).replace(to.path)
+                return
+            if self.protocol == "hdfs":
+                self.fs.mv(self.path, to.path, overwrite=True)
                 return
             if self.fs.exists(to.path):
                 self.fs.rm(to.path)
@@ -225,6 +292,8 @@ class Place:
             raise AccessError(
                 f"{self.url} needs credentials and there are none: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             ) from None
+        if not isinstance(error, OSError) and type(error).__name__ in _MAY_PASS:
+            raise ConnectionError(f"{self.url}: {words}") from error
         raise error
 
 
