@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import subprocess
-import urllib.error
-import urllib.request
+import urllib.parse
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -67,7 +68,7 @@ def _configure(configuration: Path, folder: Path, ports: dict[str, int]) -> None
     nobody_waits = {"ipc.client.connect.retry.interval": "100", "ipc.client.connect.max.retries": "100"}
     _write(
         configuration / "core-site.xml",
-        {"fs.defaultFS": f"hdfs://127.0.0.1:{ports['rpc']}", "hadoop.tmp.dir": f"{folder}/tmp", **nobody_waits},
+        {"fs.defaultFS": f"hdfs://127.0.0.1:{ports['rpc']}", "hadoop.tmp.dir": str(folder / "tmp"), **nobody_waits},
     )
     _write(
         configuration / "hdfs-site.xml",
@@ -109,13 +110,23 @@ def _format(words: list[str], folder: Path) -> None:
 
 def _can_be_written(port: int) -> bool:
     """Whether a file can be put there, which takes both nodes."""
-    url = f"http://127.0.0.1:{port}/webhdfs/v1/.ready"
-    with contextlib.suppress(OSError, urllib.error.URLError):
-        asked = urllib.request.Request(f"{url}?op=CREATE&overwrite=true&noredirect=true", method="PUT")
-        with urllib.request.urlopen(asked, timeout=5) as answer:
-            where = answer.read().decode().partition('"Location":"')[2].partition('"')[0]
-        with urllib.request.urlopen(urllib.request.Request(where, data=b"ready", method="PUT"), timeout=5):
-            pass
-        with urllib.request.urlopen(urllib.request.Request(f"{url}?op=DELETE", method="DELETE"), timeout=5):
-            return True
+    path = "/webhdfs/v1/.ready"
+    with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+        told = json.loads(_ask(port, "PUT", f"{path}?op=CREATE&overwrite=true&noredirect=true"))
+        where = urllib.parse.urlsplit(str(told.get("Location", "")))
+        _ask(where.port or 0, "PUT", f"{where.path}?{where.query}", b"ready")
+        _ask(port, "DELETE", f"{path}?op=DELETE")
+        return True
     return False
+
+
+def _ask(port: int, method: str, what: str, body: bytes | None = None) -> bytes:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request(method, what, body)
+        answer = connection.getresponse()
+        if answer.status >= http.HTTPStatus.BAD_REQUEST:
+            raise ConnectionError(f"status {answer.status}")
+        return answer.read()
+    finally:
+        connection.close()

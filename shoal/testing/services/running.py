@@ -100,12 +100,16 @@ def spawn(words: Sequence[str], log: Path, die_with_parent: bool) -> subprocess.
     """Start a process of a service. Without `die_with_parent` it outlives the one who started it."""
 
     def tie() -> None:
-        if die_with_parent:
-            ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
 
     with log.open("ab") as file:
         return subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True, preexec_fn=tie
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            preexec_fn=tie if die_with_parent else None,  # noqa: PLW1509 - only a keeper asks for it, and has no threads
         )
 
 

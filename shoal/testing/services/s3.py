@@ -72,28 +72,17 @@ class S3(Service):
 def _sockets(ports: dict[str, int]) -> list[Path]:
     """What it leaves in the folder for temporary files, by its own ports."""
     plain = [f"{name}-{ports[name]}" for name in ("filer", "s3")]
-    return [
-        _SOCKETS / f"seaweedfs-{name}.sock" for name in (*plain, *(f"{n}-grpc-{p + 10_000}" for n, p in ports.items()))
-    ]
+    remote = [f"{name}-grpc-{port + 10_000}" for name, port in ports.items()]
+    return [_SOCKETS / f"seaweedfs-{name}.sock" for name in (*plain, *remote)]
 
 
 def _words(folder: Path, identities: Path, ports: dict[str, int]) -> list[str]:
     listening = [f"-{name}.port={port}" for name, port in ports.items()]
     sizes = ["-volume.max=16", "-master.volumeSizeLimitMB=256"]
     others = ["-s3.port.iceberg=0", "-s3.port.lance=0"]
-    addresses = ["-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
+    where = [f"-dir={folder}/data", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
     keys = ["-s3", f"-s3.config={identities}"]
-    return [
-        _weed(),
-        f"-logdir={folder}",
-        "server",
-        f"-dir={folder}/data",
-        *addresses,
-        *listening,
-        *keys,
-        *others,
-        *sizes,
-    ]
+    return [_weed(), f"-logdir={folder}", "server", *where, *listening, *keys, *others, *sizes]
 
 
 def _identities(secret: str) -> object:
