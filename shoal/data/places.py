@@ -17,6 +17,14 @@ from shoal.core.errors import UserError
 _EXTRAS = {"s3": "s3", "s3a": "s3", "hdfs": "hdfs", "http": "https", "https": "https"}
 _ABSENT = ("NoSuchBucket", "NoSuchKey", "404")
 _REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "Forbidden", "Unauthorized", "403", "401")
+_S3_ENVIRONMENT = (
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_PROFILE",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+)
 # what libraries raise, without its being an OSError, when a service does not answer in the middle of things
 _MAY_PASS = [
     "ConnectTimeoutError",
@@ -112,8 +120,10 @@ class Place:
 
     @property
     def _host(self) -> str:
-        # one file system for each name node; s3 and others have one for all of it
-        return self.url.partition("://")[2].partition("/")[0] if self.protocol == "hdfs" else ""
+        # what else one file system is for: a name node, a server, or those keys and that endpoint
+        if self.protocol in ("s3", "s3a"):
+            return " ".join(os.environ.get(name, "") for name in _S3_ENVIRONMENT)
+        return self.url.partition("://")[2].partition("/")[0] if self.protocol in ("hdfs", "http", "https") else ""
 
     def _make(self) -> Any:
         import fsspec
@@ -195,7 +205,9 @@ class Place:
                     part.startswith((".", "_")) for part in inner.split("/")
                 ):
                     place = self / inner if inner else self
-                    entries.append(Entry(place, int(detail.get("size") or 0), _mark(detail)))
+                    nbytes = detail.get("size")
+                    nbytes = self.fs.size(path) if nbytes is None else nbytes  # a list on the web has no sizes
+                    entries.append(Entry(place, int(nbytes or 0), _mark(detail)))
         if not entries and not self.exists():
             raise AccessError(f"{self.url} does not exist: check the path")
         return entries

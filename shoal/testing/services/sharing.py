@@ -21,6 +21,7 @@ from shoal.testing.services.fetching import locked
 from shoal.testing.services.running import READY_S, Running, Service
 from shoal.testing.services.table import service
 
+keepers: set[int] = set()  # those that this process has started; they outlive a test, for that is what they are for
 _KEEPER = """import sys
 words, sys.argv = sys.argv[1:], ["-m"]  # PyTorch is not needed here
 from shoal.testing.services.sharing import keep
@@ -58,6 +59,7 @@ def _start(kind: Service, folder: Path, users: Path) -> Running:
         keeper = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
         )
+    keepers.add(keeper.pid)
     assert keeper.stdout is not None
     with keeper.stdout:
         said = keeper.stdout.readline()
