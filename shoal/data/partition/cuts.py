@@ -108,9 +108,5 @@ def place(cut: Cut, spans: Sequence[tuple[int, int]]) -> Placed:
 
 
 def in_order(placed: Iterable[Placed]) -> list[Placed]:
-    """Sorted along the line; of two at one place only the first."""
-    found: list[Placed] = []
-    for one in sorted(placed, key=lambda cut: cut.rank):
-        if not found or one.positions != found[-1].positions:
-            found.append(one)
-    return found
+    """Sorted along the line."""
+    return sorted(placed, key=lambda cut: cut.rank)

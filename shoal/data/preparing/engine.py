@@ -53,7 +53,8 @@ class Engine(ABC):
         self.close()
 
 
-MakeEngine = Callable[[int, Say], Engine]  # memory in bytes for all of it on one machine; who is told
+# memory in bytes for all of it on one machine, and processes (None: as many as are good); who is told
+MakeEngine = Callable[[int | None, int | None, Say], Engine]
 engines: Registry[MakeEngine] = Registry("engine")
 
 

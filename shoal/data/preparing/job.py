@@ -81,15 +81,15 @@ class JobStep(Step):
         assert self._job.key is not None
         return self._job.key if isinstance(self._job.key, str) else self._job.key(batch)
 
-    def combine(self, groups: Groups) -> Any:
+    def combine(self, groups: Groups) -> tuple[Any, Any]:
         assert self._job.combine is not None
         return self._called(self._job.combine, groups, "combine")
 
-    def reduce(self, groups: Groups) -> Any:
+    def reduce(self, groups: Groups) -> tuple[Any, Any]:
         assert self._job.reduce is not None
         return self._called(self._job.reduce, groups, "reduce")
 
-    def _called(self, function: Callable[[Any, Any], Any], groups: Groups, what: str) -> Any:
+    def _called(self, function: Callable[[Any, Any], Any], groups: Groups, what: str) -> tuple[Any, Any]:
         """One call a key; answers with the table and, for each of its rows, the number of its group."""
         import numpy as np
         import pyarrow as pa

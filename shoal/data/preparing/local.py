@@ -18,7 +18,7 @@ from shoal.data.preparing.engine import ATTEMPTS, Engine, Say, TaskFailed
 from shoal.data.preparing.task import Result, Task
 from shoal.data.preparing.worker import LENGTH, write_frame
 
-PROCESS_BYTES = 384 << 20  # what a process needs at most, with the sizes of splits and pieces as they are
+
 _CHUNK = 1 << 16
 
 

@@ -9,7 +9,7 @@ from shoal.core.errors import ConfigError
 
 _UNITS = {"": 1, "b": 1, **{f"{letter}ib": 1 << 10 * (power + 1) for power, letter in enumerate("kmgt")}}
 _UNITS |= {f"{letter}b": 1000 ** (power + 1) for power, letter in enumerate("kmgt")}
-_PROCESS_BYTES = 384 << 20
+PROCESS_BYTES = 384 << 20  # what a process needs at most, with the usual sizes
 
 
 def parse_size(words: str, setting: str) -> int:
@@ -45,7 +45,7 @@ class Sizes:
     def within(cls, memory_bytes: int) -> Sizes:
         """For one process that may use so much; smaller than usual only if it must be."""
         usual = cls()
-        if memory_bytes >= _PROCESS_BYTES:
+        if memory_bytes >= PROCESS_BYTES:
             return usual
-        part = max(1 / 32, (memory_bytes - (128 << 20)) / (_PROCESS_BYTES - (128 << 20)))
+        part = max(1 / 32, (memory_bytes - (128 << 20)) / (PROCESS_BYTES - (128 << 20)))
         return cls(*(max(1 << 20, int(size * part)) for size in (usual.block_bytes, usual.run_bytes, usual.piece_bytes)))

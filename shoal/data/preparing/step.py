@@ -40,6 +40,10 @@ class Step(ABC):
         """All of it as one; merging what was merged is allowed, in any order."""
         raise NotImplementedError
 
+    def lesson(self, learned: Any) -> Any:
+        """Of what was learned, what the manifest records."""
+        return learned
+
     def map(self, batch: Any, at: At, learned: Any) -> Iterable[Any]:
         """Record batches for a record batch, which has at least one row."""
         return (batch,)
@@ -48,11 +52,12 @@ class Step(ABC):
         """The name of a column, or a `pyarrow.Array` with one value for each row."""
         raise NotImplementedError
 
-    def combine(self, groups: Groups) -> Any:
-        """Fewer rows that stand for them, of the same columns: called where rows of a key happen to be together."""
+    def combine(self, groups: Groups) -> tuple[Any, Any]:
+        """Fewer rows that stand for them, of the same columns, as a table with the number of the group of each row in
+        an array: called where rows of a key happen to be together."""
         raise NotImplementedError
 
-    def reduce(self, groups: Groups) -> Any:
+    def reduce(self, groups: Groups) -> tuple[Any, Any]:
         """As `combine`, when all rows of these keys are there; other columns are allowed."""
         raise NotImplementedError
 
@@ -117,6 +122,9 @@ def column_of(step: Step, batch: Any, what: str = "key") -> tuple[str | None, An
     """The key of a batch: the name of its column if it is one, and the values."""
     import pyarrow as pa
 
+    if isinstance(batch, pa.Table):
+        whole = batch.combine_chunks().to_batches()
+        batch = whole[0] if whole else pa.RecordBatch.from_pylist([], schema=batch.schema)
     found = step.key(batch)
     if isinstance(found, str):
         return found, column(batch, found, f"{what} of {step.name}")

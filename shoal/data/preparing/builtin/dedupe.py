@@ -25,7 +25,7 @@ class Dedupe(BuiltinStep):
             return names[0]
         return pa.StructArray.from_arrays([batch.column(name) for name in names], names=list(names))
 
-    def combine(self, groups: Groups) -> Any:
+    def combine(self, groups: Groups) -> tuple[Any, Any]:
         import numpy as np
 
         return groups.table.take(groups.starts), np.arange(len(groups))

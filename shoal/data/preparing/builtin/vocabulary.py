@@ -63,6 +63,9 @@ class Vocabulary(BuiltinStep):
                 whole[name].update(counts)
         return {name: dict(self._frequent(counts, KEPT * self._size)) for name, counts in whole.items()}
 
+    def lesson(self, learned: Any) -> Any:
+        return {name: [word for word, _ in self._frequent(counts, self._size)] for name, counts in learned.items()}
+
     @staticmethod
     def _frequent(counts: dict[str, int], size: int) -> list[tuple[str, int]]:
         return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:size]
