@@ -33,8 +33,8 @@ class HeavyKey(_Frozen):
 
 
 class Plan(_Frozen):
-    """`by` and `column` as in `--partition`. `skew` is the rows of the largest shard over the mean; `plain_skew` is what
-    it would have been had each key gone to the shard ``hash % shards``."""
+    """`by` and `column` as in `--partition`. `skew` is the rows of the largest shard over the mean; `plain_rows` are the
+    rows that the shards would have had, had each key gone to the shard ``hash % shards``."""
 
     by: str
     column: str | None = None
@@ -43,7 +43,12 @@ class Plan(_Frozen):
     borders: tuple[Border, ...] = ()
     heavy: tuple[HeavyKey, ...] = ()
     skew: float = 1.0
-    plain_skew: float | None = None
+    plain_rows: tuple[int, ...] = ()
+
+    @property
+    def plain_skew(self) -> float | None:
+        """The skew that plain hashing would have given, where there are keys."""
+        return skew_of(self.plain_rows) if self.plain_rows else None
 
     @classmethod
     def of(cls, manifest: Manifest) -> Plan:
@@ -84,7 +89,7 @@ def _before(border: Border, value: Any) -> bool:
     return bool(value is None or border.value < value)
 
 
-def plain_skew(counts: Sequence[int]) -> float:
+def skew_of(counts: Sequence[int]) -> float:
     """The largest over the mean."""
     total = sum(counts)
     return max(counts) * len(counts) / total if total else 1.0

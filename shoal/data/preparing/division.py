@@ -10,7 +10,7 @@ import numpy as np
 
 from shoal.data.partition.cuts import Cut, Placed, Side, cut_at, cut_between_values, in_order
 from shoal.data.partition.deal import blocks
-from shoal.data.partition.plan import Border, HeavyKey, Plan, border_of, plain_skew, shards_of_value
+from shoal.data.partition.plan import Border, HeavyKey, Plan, border_of, shards_of_value, skew_of
 from shoal.data.partition.sample import Merged
 from shoal.data.preparing.layout import rows_of, sample_of
 from shoal.data.preparing.request import TOLERANCE, Request
@@ -47,11 +47,9 @@ def divide(request: Request, runs: Runs, stages: Stages) -> Division:
 
 def _divided(request: Request, shards: Sequence[Sequence[Piece]], **more: Any) -> Division:
     partition = request.partition
-    plan = Plan(
-        by=partition.kind, column=partition.column, shards=request.shards, keep_keys=request.keep_keys, **more
-    )
+    plan = Plan(by=partition.kind, column=partition.column, shards=request.shards, keep_keys=request.keep_keys, **more)
     division = Division(tuple(tuple(shard) for shard in shards), plan)
-    return Division(division.shards, plan.model_copy(update={"skew": plain_skew(division.rows())}))
+    return Division(division.shards, plan.model_copy(update={"skew": skew_of(division.rows())}))
 
 
 # ---- key and range
@@ -75,7 +73,7 @@ def _cut(request: Request, runs: Runs, stages: Stages) -> Division:
         _between(runs, shards, inner),
         borders=noted,
         heavy=_named(runs, placed[len(borders) + len(finer) :], noted),
-        plain_skew=plain_skew(np.sum([result["plain"] for result in runs.results], axis=0).tolist()),
+        plain_rows=tuple(np.sum([result["plain"] for result in runs.results], axis=0).tolist()),
     )
 
 
@@ -103,9 +101,7 @@ def _heavy(merged: Merged, rows: float) -> list[Cut]:
 def _named(runs: Runs, heavy: Sequence[Placed], borders: Sequence[Border]) -> tuple[HeavyKey, ...]:
     found = []
     for one in heavy:
-        number = next(
-            number for number, result in enumerate(runs.results) if one.cut.value in result["sample"][0]
-        )
+        number = next(number for number, result in enumerate(runs.results) if one.cut.value in result["sample"][0])
         result, spill = runs.results[number], runs.spills[number]
         start = result["sample"][1][result["sample"][0].index(one.cut.value)]
         row = spill.slice(start, start + 1).read(read_schema(spill.schema))

@@ -36,7 +36,9 @@ def _open(job: JobLike) -> Step:
     if isinstance(job, str):
         name = job.partition(":")[0]
         if name not in builtin_jobs:
-            raise ConfigError(f"--job {job}: no file (give its path, ending in .py) and no built-in job: {nearest(name, builtin_jobs)}")
+            raise ConfigError(
+                f"--job {job}: no file (give its path, ending in .py) and no built-in job: {nearest(name, builtin_jobs)}"
+            )
         return make_builtin(job)
     if callable(job):
         return JobStep.of(Job(map=job, name=getattr(job, "__name__", "map")))

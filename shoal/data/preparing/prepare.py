@@ -77,7 +77,9 @@ def prepare(
     chain = open_jobs(job)
     by = partition if isinstance(partition, Partition) else Partition.parse(partition)
     found = find(from_, format)
-    with open_engine(engine, parse_size(str(memory), "--memory") if memory else None, processes, progress.say) as runner:
+    with open_engine(
+        engine, parse_size(str(memory), "--memory") if memory else None, processes, progress.say
+    ) as runner:
         request = Request(
             source=from_,
             dest=to,
@@ -93,7 +95,12 @@ def prepare(
 
 
 def _prepared(
-    request: Request, found: list[Found], engine: Engine, work: str | PathLike[str] | None, progress: Progress, began: float
+    request: Request,
+    found: list[Found],
+    engine: Engine,
+    work: str | PathLike[str] | None,
+    progress: Progress,
+    began: float,
 ) -> Prepared:
     layout = layout_for(request)  # refuses what cannot be, before anything is read
     schema = found[0][1].common_schema([entry for entry, _ in found])
@@ -108,7 +115,10 @@ def _prepared(
     division = divide(request, runs, stages)
     written = _write(request, runs, division, stages, desk)
     manifest = _manifest(request, found, runs, division, written, rejected, learned)
-    gather([desk.place / f"map-{number:05}.rejects.jsonl" for number, one in enumerate(mapped) if one["rejected"]], request.dest)
+    gather(
+        [desk.place / f"map-{number:05}.rejects.jsonl" for number, one in enumerate(mapped) if one["rejected"]],
+        request.dest,
+    )
     manifest.write(request.dest)
     desk.finish(manifest)
     return Prepared(
@@ -148,7 +158,9 @@ def _refuse_nothing(request: Request, runs: Runs, mapped: Sequence[Result], desk
     if rejected:
         number = next(number for number, result in enumerate(mapped) if result["rejected"])
         first = (desk.place / f"map-{number:05}.rejects.jsonl").read().decode().partition("\n")[0]
-        raise UserError(f"all {rejected} records of {request.source} were rejected, so there is no data set. The first: {first}")
+        raise UserError(
+            f"all {rejected} records of {request.source} were rejected, so there is no data set. The first: {first}"
+        )
     raise UserError(f"no row of {request.source} is left after the job, so there is no data set: look at the job")
 
 

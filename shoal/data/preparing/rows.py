@@ -79,7 +79,9 @@ class _Blame:
         """Of a row that cannot be mapped."""
         offset, text = locate(self._split, self._schema, row - self._first, self._gave_no_row)
         if not text:
-            text = str({name: _short(one[0].as_py()) for name, one in zip(batch.schema.names, batch.columns, strict=True)})
+            text = str(
+                {name: _short(one[0].as_py()) for name, one in zip(batch.schema.names, batch.columns, strict=True)}
+            )
         self._rejects(BadRecord(str(self._split.place), offset, reason, text[:_TEXT_CHARS]))
 
 

@@ -15,7 +15,9 @@ from shoal.data.preparing.spill import KEY, LINE, OWN, Slice, Spill, read_schema
 from shoal.data.preparing.step import At, Step, column
 from shoal.data.preparing.task import Result, Task
 
-Piece = tuple[tuple[Slice, int], ...]  # slices of spills, in the order of the spills, each with the number of its schema
+Piece = tuple[
+    tuple[Slice, int], ...
+]  # slices of spills, in the order of the spills, each with the number of its schema
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,9 @@ def common_schema(schemas: Sequence[Any]) -> Any:
     for other in schemas[1:]:
         if set(other.names) != set(first.names):
             odd = sorted(set(other.names) ^ set(first.names))
-            raise UserError(f"the job returned rows with and without the column {odd[0]!r}: return the same columns always")
+            raise UserError(
+                f"the job returned rows with and without the column {odd[0]!r}: return the same columns always"
+            )
     try:
         return pa.unify_schemas(list(schemas), promote_options="permissive")
     except pa.ArrowException as error:
@@ -134,5 +138,3 @@ def pieces(spills: Sequence[Spill], numbers: Sequence[int], cuts: Sequence[Place
         )
         for before, after in zip(edges, edges[1:], strict=False)
     ]
-
-

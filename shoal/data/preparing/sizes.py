@@ -48,4 +48,6 @@ class Sizes:
         if memory_bytes >= PROCESS_BYTES:
             return usual
         part = max(1 / 32, (memory_bytes - (128 << 20)) / (PROCESS_BYTES - (128 << 20)))
-        return cls(*(max(1 << 20, int(size * part)) for size in (usual.block_bytes, usual.run_bytes, usual.piece_bytes)))
+        return cls(
+            *(max(1 << 20, int(size * part)) for size in (usual.block_bytes, usual.run_bytes, usual.piece_bytes))
+        )

@@ -81,7 +81,9 @@ def _names(folder: Place) -> list[str]:
         found = folder.fs.ls(folder.path, detail=False)
     except (FileNotFoundError, NotADirectoryError, AccessError):
         return []
-    return [str(path).rstrip("/").rpartition("/")[2] for path in found if str(path).rstrip("/") != folder.path.rstrip("/")]
+    return [
+        str(path).rstrip("/").rpartition("/")[2] for path in found if str(path).rstrip("/") != folder.path.rstrip("/")
+    ]
 
 
 def _place_mark(dest: Place) -> str:

@@ -74,7 +74,10 @@ class Augment(BuiltinStep):
     def _flipped(self, values: Any, seeds: list[int]) -> Any:
         import pyarrow as pa
 
-        made = [None if data is None else self._image(data, seed) for data, seed in zip(values.to_pylist(), seeds, strict=True)]
+        made = [
+            None if data is None else self._image(data, seed)
+            for data, seed in zip(values.to_pylist(), seeds, strict=True)
+        ]
         return pa.array(made, values.type)
 
     def _image(self, data: bytes, seed: int) -> bytes:

@@ -26,7 +26,9 @@ class Convert(BuiltinStep):
             try:
                 pa.type_for_alias(kind)
             except ValueError:
-                raise ConfigError(f"job convert: {kind!r} is no type: give e.g. float32, int64, string, date32") from None
+                raise ConfigError(
+                    f"job convert: {kind!r} is no type: give e.g. float32, int64, string, date32"
+                ) from None
             self._types.update(dict.fromkeys(self.texts(kind), kind))
         if not self._types:
             raise ConfigError("job convert: say which columns become what, e.g. --job convert:float32=a,b:int8=c")

@@ -75,7 +75,9 @@ class Vocabulary(BuiltinStep):
         import pyarrow.compute as pc
 
         for name in self._columns:
-            known = pa.array([word for word, _ in self._frequent((learned or {}).get(name, {}), self._size)], pa.string())
+            known = pa.array(
+                [word for word, _ in self._frequent((learned or {}).get(name, {}), self._size)], pa.string()
+            )
             words = self._words(batch, name)
             flat = pc.list_flatten(words) if self._split else words
             numbers = pc.add(pc.index_in(flat, known).fill_null(-1), 1).cast(pa.int32())
