@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -70,6 +71,15 @@ Format = Annotated[
 EngineName = Annotated[
     str, typer.Option("--engine", metavar="NAME", help="local, ray or spark.", rich_help_panel=_WHERE)
 ]
+EngineOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--engine-option",
+        metavar="NAME=VALUE",
+        help="ray: address; spark: master, spark.*; both: paths. May be repeated.",
+        rich_help_panel=_WHERE,
+    ),
+]
 Memory = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="For all processes of this machine together, e.g. 1GiB.", rich_help_panel=_WHERE),
@@ -95,6 +105,7 @@ def prepare(  # noqa: PLR0913 - one for each option
     overwrite: Overwrite = False,
     format_name: Format = None,
     engine: EngineName = "local",
+    engine_option: EngineOptions = None,
     memory: Memory = None,
     processes: Processes = None,
     work: WorkDir = None,
@@ -119,6 +130,7 @@ def prepare(  # noqa: PLR0913 - one for each option
                 partition=partition,
                 shards=shards,
                 engine=engine,
+                engine_options=_pairs(engine_option or ()),
                 bad_records=bad_records,
                 keep_keys=keep_keys,
                 overwrite=overwrite,
@@ -144,6 +156,16 @@ def prepare(  # noqa: PLR0913 - one for each option
     else:
         show(made)
     return 0
+
+
+def _pairs(words: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (name and equals):
+            raise ConfigError(f"--engine-option {word}: give NAME=VALUE, such as address=auto")
+        pairs[name] = value
+    return pairs
 
 
 def to_plain(made: Prepared) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import ClassVar, Self
 
@@ -41,6 +41,11 @@ class Engine(ABC):
         """How many tasks it runs at a time."""
         return 1
 
+    @property
+    def spans_machines(self) -> bool:
+        """Whether it runs tasks where a path of this machine may mean something else."""
+        return False
+
     def close(self) -> None:
         """End its processes. May be called twice."""
 
@@ -53,8 +58,8 @@ class Engine(ABC):
         self.close()
 
 
-# memory in bytes for all of it on one machine, and processes (None: as many as are good); who is told
-MakeEngine = Callable[[int | None, int | None, Say], Engine]
+# memory in bytes for all of it on one machine, and processes (None: as many as are good); who is told; its own options
+MakeEngine = Callable[[int | None, int | None, Say, Mapping[str, str]], Engine]
 engines: Registry[MakeEngine] = Registry("engine")
 
 

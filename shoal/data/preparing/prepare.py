@@ -16,7 +16,7 @@ from shoal.data.places import Place
 from shoal.data.preparing.builtin.moments import Moments, is_number
 from shoal.data.preparing.division import Division, divide
 from shoal.data.preparing.engine import Engine
-from shoal.data.preparing.engines import open_engine, sizes_for
+from shoal.data.preparing.engines import open_engine, refuse_local_paths, sizes_for
 from shoal.data.preparing.jobs import JobLike, open_jobs
 from shoal.data.preparing.layout import Keyed, Layout
 from shoal.data.preparing.progress import Progress
@@ -53,6 +53,7 @@ def prepare(
     partition: str | Partition = "file",
     shards: int | str = SHARDS,
     engine: str | Engine = "local",
+    engine_options: Mapping[str, str] | None = None,
     bad_records: str = "fail",
     keep_keys: bool = False,
     overwrite: bool = False,
@@ -77,9 +78,9 @@ def prepare(
     chain = open_jobs(job)
     by = partition if isinstance(partition, Partition) else Partition.parse(partition)
     found = find(from_, format)
-    with open_engine(
-        engine, parse_size(str(memory), "--memory") if memory else None, processes, progress.say
-    ) as runner:
+    memory_bytes = parse_size(str(memory), "--memory") if memory else None
+    with open_engine(engine, memory_bytes, processes, progress.say, engine_options or {}) as runner:
+        refuse_local_paths(runner, from_, to, *([Place.of(work)] if work is not None else []))
         request = Request(
             source=from_,
             dest=to,

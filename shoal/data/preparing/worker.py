@@ -30,7 +30,7 @@ def main(parent: int) -> None:
     os.dup2(2, 1)
     settle_arrow()
     while (frame := read_frame(questions)) is not None:
-        write_frame(answers, json.dumps(_answer(frame)).encode())
+        write_frame(answers, json.dumps(answer(frame)).encode())
 
 
 def settle_arrow() -> None:
@@ -52,7 +52,8 @@ def die_with(parent: int) -> None:
         sys.exit(0)
 
 
-def _answer(frame: bytes) -> dict[str, Any]:
+def answer(frame: bytes) -> dict[str, Any]:
+    """What became of a pickled task: its result, a mistake of the user's (`refused`), or a failure with its trace."""
     import cloudpickle
 
     from shoal.core.errors import UserError
