@@ -20,8 +20,8 @@ EXAMPLES = (
     ("16 shards by user, heavy users spread", "shoal prepare ratings.csv ratings --partition key:user --shards 16"),
     (
         "several built-in jobs in a row, no code",
-        "shoal prepare s3://raw/ratings hdfs://nn:9000/ratings --job convert:float32=stars --job normalise:columns=stars "
-        "--job dedupe:by=user,item",
+        "shoal prepare s3://raw/ratings hdfs://nn:9000/ratings --job convert:float32=stars "
+        "--job normalise:columns=stars --job dedupe:by=user,item",
     ),
     (
         "functions of your own: map, key, combine, reduce",
@@ -94,7 +94,7 @@ WorkDir = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON, and nothing else.")]
 
 
-def prepare(  # noqa: PLR0913 - one for each option
+def prepare(  # noqa: PLR0913, PLR0917 - one for each option
     source: Source,
     dest: Dest,
     job: Jobs = None,
@@ -196,8 +196,8 @@ def show(made: Prepared) -> None:
     manifest = made.manifest
     console.print(shard_table(manifest))
     console.print(
-        f"{manifest.rows:,} rows of {made.source_rows:,}, {show_size(manifest.bytes)} of {show_size(made.source_bytes)}, in "
-        f"{made.elapsed_s:.1f} s ({made.source_rows / max(made.elapsed_s, 1e-9):,.0f} rows/s, "
+        f"{manifest.rows:,} rows of {made.source_rows:,}, {show_size(manifest.bytes)} of {show_size(made.source_bytes)}"
+        f", in {made.elapsed_s:.1f} s ({made.source_rows / max(made.elapsed_s, 1e-9):,.0f} rows/s, "
         f"{show_size(made.source_bytes / max(made.elapsed_s, 1e-9))}/s); {skew_words(manifest)}"
     )
     if manifest.rejected:

@@ -18,7 +18,7 @@ class _Frozen(pydantic.BaseModel):
 
 
 class Border(_Frozen):
-    """Between two shards: `rows` of the rows with this value of the line (a hash, or a key) lie before it, None: all."""
+    """Between two shards: `rows` of the rows with this value of the line (a hash or a key) lie before it, None: all."""
 
     value: int | float | str | None
     rows: int | None
@@ -33,8 +33,8 @@ class HeavyKey(_Frozen):
 
 
 class Plan(_Frozen):
-    """`by` and `column` as in `--partition`. `skew` is the rows of the largest shard over the mean; `plain_rows` are the
-    rows that the shards would have had, had each key gone to the shard ``hash % shards``."""
+    """`by` and `column` as in `--partition`. `skew` is the rows of the largest shard over the mean; `plain_rows` are
+    the rows that the shards would have had, had each key gone to the shard ``hash % shards``."""
 
     by: str
     column: str | None = None

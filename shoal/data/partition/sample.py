@@ -7,6 +7,7 @@ found. A null comes after all values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +42,7 @@ class Line:
         if value is None:
             return len(self.values), len(self)
         kind = self.values.dtype
-        wanted = np.array([value], dtype=kind) if kind != object else value
+        wanted = np.array([value], dtype=kind) if kind.kind != "O" else value
         left, right = (np.searchsorted(self.values, wanted, side) for side in ("left", "right"))
         return int(np.ravel(left)[0]), int(np.ravel(right)[0])
 
@@ -140,13 +141,17 @@ class Merged:
 
 def _ranked(lists: Sequence[tuple[Any, ...]]) -> tuple[tuple[Any, ...], list[Positions]]:
     """All values in order, and the place among them of each list's."""
-    known = {value for values in lists for value in values if value is not None and value == value}
-    odd = [value for values in lists for value in values if value is not None and value != value][:1]  # NaN
+    known = {value for values in lists for value in values if value is not None and not _is_nan(value)}
+    odd = [value for values in lists for value in values if _is_nan(value)][:1]
     ordered = (*sorted(known), *odd)
     if any(None in values[-1:] for values in lists):
         ordered += (None,)
     place = {value: number for number, value in enumerate(ordered)}
     nan = len(known)
     return ordered, [
-        np.array([place.get(value, nan) if value == value else nan for value in values], np.int64) for values in lists
+        np.array([nan if _is_nan(value) else place[value] for value in values], np.int64) for values in lists
     ]
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)

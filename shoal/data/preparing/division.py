@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -83,7 +84,7 @@ def _between(runs: Runs, shards: Sequence[Placed], inner: Sequence[Placed]) -> l
     spills = runs.spills
     found = []
     ranks = [0, *(border.rank for border in shards), runs.rows]
-    for shard, (first, last) in enumerate(zip(ranks, ranks[1:], strict=False)):
+    for shard, (first, last) in enumerate(itertools.pairwise(ranks)):
         left, right = list(shards[max(0, shard - 1) : shard]), list(shards[shard : shard + 1])
         middle = [cut for cut in inner if first < cut.rank < last]
         whole = pieces(spills, numbers, [*left, *middle, *right])
@@ -120,10 +121,10 @@ def _in_blocks(request: Request, runs: Runs) -> list[list[Piece]]:
     cuts = [0, *blocks(rows, [result["nbytes"] for result in runs.results], request.shards), sum(rows)]
     starts = np.append(0, np.cumsum(rows)).tolist()
     shards = []
-    for first, last in zip(cuts, cuts[1:], strict=False):
+    for first, last in itertools.pairwise(cuts):
         stretches = [
             (number, max(first, start) - start, min(last, stop) - start)
-            for number, (start, stop) in enumerate(zip(starts, starts[1:], strict=False))
+            for number, (start, stop) in enumerate(itertools.pairwise(starts))
             if min(last, stop) > max(first, start)
         ]
         shards.append(_in_pieces(runs, stretches, request.sizes.piece_bytes))

@@ -26,7 +26,8 @@ class Engine(ABC):
     """Runs `shoal.data.preparing.task.perform` on tasks. Used by one thread; ready when its constructor returns.
 
     A task that fails (whatever it raises but a `UserError`, or its process is killed) is tried again, `ATTEMPTS` times
-    in all; then `TaskFailed` is raised. A `UserError` is raised at once, as it is. `say` is told of what is tried again.
+    in all; then `TaskFailed` is raised. A `UserError` is raised at once, as it is. Who made it is told of what is tried
+    again.
     """
 
     name: ClassVar[str]
@@ -46,7 +47,7 @@ class Engine(ABC):
         """Whether it runs tasks where a path of this machine may mean something else."""
         return False
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - not all have processes
         """End its processes. May be called twice."""
 
     def __enter__(self) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def changes(values: Any) -> Flags:
         return differ | _null_changes(values)
     if pa.types.is_nested(kind):
         plain = values.to_pylist()
-        return np.array([one != other for one, other in zip(plain, plain[1:], strict=False)])
+        return np.array([one != other for one, other in itertools.pairwise(plain)])
     import pyarrow.compute as pc
 
     before, after = values.slice(0, len(values) - 1), values.slice(1)

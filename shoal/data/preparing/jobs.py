@@ -37,7 +37,7 @@ def _open(job: JobLike) -> Step:
         name = job.partition(":")[0]
         if name not in builtin_jobs:
             raise ConfigError(
-                f"--job {job}: no file (give its path, ending in .py) and no built-in job: {nearest(name, builtin_jobs)}"
+                f"--job {job}: no file (its path would end in .py) and no built-in job: {nearest(name, builtin_jobs)}"
             )
         return make_builtin(job)
     if callable(job):

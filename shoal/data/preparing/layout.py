@@ -32,8 +32,8 @@ class Keyed:
     def for_partition(cls, partition: Partition, step: Step | None) -> Keyed:
         if partition.is_sorted and partition.column is None and step is None:
             raise ConfigError(
-                f"--partition {partition.kind}: by which column? Give --partition {partition.kind}:COLUMN, or a job that "
-                "has key(batch)"
+                f"--partition {partition.kind}: by which column? Give --partition {partition.kind}:COLUMN, or a job "
+                "that has key(batch)"
             )
         return cls(partition.kind, partition.column, None if partition.column else step)
 

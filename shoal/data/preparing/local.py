@@ -11,13 +11,13 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from shoal.core.errors import UserError
 from shoal.data.preparing.engine import ATTEMPTS, Engine, Say, TaskFailed
 from shoal.data.preparing.task import Result, Task
 from shoal.data.preparing.worker import LENGTH, write_frame
-
 
 _CHUNK = 1 << 16
 
@@ -108,7 +108,7 @@ class _Worker:
     """A process, the task that it works on (None: it has nothing to do), and as much as it has said of the answer."""
 
     def __init__(self) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
         environment.setdefault("OMP_NUM_THREADS", "1")
         # a session of its own, so that Ctrl-C is heard by one process only
         self.process = subprocess.Popen(

@@ -69,7 +69,8 @@ class MapTask(SourceTask):
 
     def run(self) -> Result:
         rejects = Rejects(self.bad_records)
-        rows, runs, batches, nbytes = 0, [], [], 0
+        runs: list[Result] = []
+        rows, batches, nbytes = 0, [], 0
         for read, batch in self.rows(rejects):
             rows += read
             if batch is not None:

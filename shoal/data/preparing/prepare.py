@@ -45,7 +45,7 @@ class Prepared:
     elapsed_s: float
 
 
-def prepare(
+def prepare(  # noqa: PLR0913 - all but two have defaults, and names
     source: str | PathLike[str] | Place,
     dest: str | PathLike[str] | Place,
     *,
@@ -67,9 +67,9 @@ def prepare(
     """Read the raw files at `source`, pass them through `job`, and write Parquet shards and a manifest to `dest`.
 
     `shards` is their number, or about how much of the source each holds (``"64MiB"``). `partition` is one of ``file``,
-    ``round-robin``, ``key:COLUMN``, ``range:COLUMN``, ``rank:COLUMN``. `memory` bounds what all processes of this machine
-    use together. `work` is the folder for what is spilled (default: within `dest` if that is local, else the system's
-    folder for temporary files). A job that was broken off goes on where it was when the same is asked for again.
+    ``round-robin``, ``key:COLUMN``, ``range:COLUMN``, ``rank:COLUMN``. `memory` bounds what all processes of this
+    machine use together. `work` is the folder for what is spilled (default: within `dest` if that is local, else the
+    system's folder for temporary files). A job that was broken off goes on where it was when the same is asked for again.
     Raises `UserError` for what a person can mend; then, too, there is no data set at `dest`.
     """
     began = time.monotonic()

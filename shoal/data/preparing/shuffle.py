@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -136,5 +137,5 @@ def pieces(spills: Sequence[Spill], numbers: Sequence[int], cuts: Sequence[Place
             for spill, number, start, stop in zip(spills, numbers, before, after, strict=True)
             if stop > start
         )
-        for before, after in zip(edges, edges[1:], strict=False)
+        for before, after in itertools.pairwise(edges)
     ]

@@ -1,8 +1,9 @@
-"""Runs of rows on their way from one stage to the next: Arrow record batches in a file, any stretch of which can be read.
+"""Runs of rows on their way from one stage to the next: Arrow record batches in a file, any stretch of which can be
+read by itself.
 
 A spill is written atomically, in small batches whose places are noted, so that a stretch of rows is one read of a range
-of bytes. The line by which a run is sorted is a column of it, `LINE`, and lies in a file of its own beside it, for those
-who only look for a place in it.
+of bytes. The line by which a run is sorted is a column of it, `LINE`, and lies in a file of its own beside it, for
+those who only look for a place in it.
 """
 
 from __future__ import annotations

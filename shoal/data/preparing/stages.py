@@ -15,7 +15,7 @@ from shoal.data.preparing.layout import Keyed, Layout, rows_of, sample_of, spill
 from shoal.data.preparing.map_task import MapTask, MeasureTask
 from shoal.data.preparing.progress import Progress
 from shoal.data.preparing.request import Request
-from shoal.data.preparing.shuffle import LocateTask, Piece, RegroupTask, pieces
+from shoal.data.preparing.shuffle import LocateTask, RegroupTask, pieces
 from shoal.data.preparing.spill import Spill
 from shoal.data.preparing.task import Result, Task, receipt_of
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,7 +18,7 @@ class At:
     row: int
 
 
-class Step(ABC):
+class Step:
     """Stateless, and can be pickled. The functions that a step does not have are None or pass rows through.
 
     `learned` is what `merge` has made of what `measure` returned for all batches of the source, or None.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,18 +20,20 @@ _AUGMENT = 8231
 @builtin_jobs.add("augment")
 class Augment(BuiltinStep):
     """``augment:copies=3:noise=x,y:std=0.1`` adds normal noise to columns of numbers, ``augment:copies=2:flip=image``
-    mirrors encoded images (and crops them by up to ``crop`` pixels a side). The row itself comes first, then its copies. What
-    is drawn depends on ``seed``, on the row and on the copy, and on nothing else."""
+    mirrors encoded images (and crops them by up to ``crop`` pixels a side). The row itself comes first, then its
+    copies. What is drawn depends on ``seed``, on the row and on the copy, and on nothing else."""
 
     name = "augment"
-    options = {
-        "copies": "rows made of each, besides itself (default 1)",
-        "noise": "columns of numbers that get normal noise",
-        "std": "the standard deviation of the noise (default 0.1)",
-        "flip": "columns of encoded images that are mirrored at random",
-        "crop": "pixels by which images are cut at random on each side, then resized back (default 0)",
-        "seed": "of all that is drawn (default 0)",
-    }
+    options: Mapping[str, str] = MappingProxyType(
+        {
+            "copies": "rows made of each, besides itself (default 1)",
+            "noise": "columns of numbers that get normal noise",
+            "std": "the standard deviation of the noise (default 0.1)",
+            "flip": "columns of encoded images that are mirrored at random",
+            "crop": "pixels by which images are cut at random on each side, then resized back (default 0)",
+            "seed": "of all that is drawn (default 0)",
+        }
+    )
 
     def __init__(self, given: Mapping[str, str]) -> None:
         super().__init__(given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from shoal.core.errors import ConfigError, nearest
 from shoal.core.registry import Registry
@@ -15,7 +15,7 @@ builtin_jobs: Registry[type[BuiltinStep]] = Registry("job")
 class BuiltinStep(Step):
     """`options` says what a job understands, and by what each is explained in errors. Options are texts."""
 
-    options: ClassVar[Mapping[str, str]]
+    options: Mapping[str, str]
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = dict(given)

@@ -19,7 +19,7 @@ class Convert(BuiltinStep):
     def __init__(self, given: Mapping[str, str]) -> None:
         import pyarrow as pa
 
-        self.options = dict.fromkeys(given, "columns")
+        self.options = dict.fromkeys(given, "columns")  # every type is one
         super().__init__(given)
         self._types = {}
         for kind in given:

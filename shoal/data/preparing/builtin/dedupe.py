@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from shoal.data.preparing.builtin.base import BuiltinStep, builtin_jobs
@@ -10,11 +12,11 @@ from shoal.data.preparing.step import Groups, columns
 
 @builtin_jobs.add("dedupe")
 class Dedupe(BuiltinStep):
-    """``dedupe:by=id``: one row of each id, the first in the order of the source; without ``by``, of rows that are equal
-    in all columns."""
+    """``dedupe:by=id``: one row of each id, the first in the order of the source; without ``by``, of rows that are
+    equal in all columns."""
 
     name = "dedupe"
-    options = {"by": "the columns by which rows are the same (default: all)"}
+    options: Mapping[str, str] = MappingProxyType({"by": "the columns by which rows are the same (default: all)"})
     keys = combines = reduces = True
 
     def key(self, batch: Any) -> Any:

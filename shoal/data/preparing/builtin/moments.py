@@ -42,13 +42,12 @@ class Moments:
             return Moments(one.count, one.mean, one.squares, one.low, one.high, missing)
         count = self.count + other.count
         apart = other.mean - self.mean
-        assert self.low is not None and other.low is not None and self.high is not None and other.high is not None
         return Moments(
             count,
             self.mean + apart * other.count / count,
             self.squares + other.squares + apart * apart * self.count * other.count / count,
-            min(self.low, other.low),
-            max(self.high, other.high),
+            min(low for low in (self.low, other.low) if low is not None),
+            max(high for high in (self.high, other.high) if high is not None),
             missing,
         )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from shoal.core.errors import ConfigError
@@ -13,11 +14,13 @@ from shoal.data.preparing.step import At, column, columns
 
 @builtin_jobs.add("normalise")
 class Normalise(BuiltinStep):
-    """``normalise:columns=a,b``, or all columns of floating-point numbers. They become float32; a column that is the same
-    everywhere becomes 0. Mean and deviation are in the manifest."""
+    """``normalise:columns=a,b``, or all columns of floating-point numbers. They become float32; a column that is the
+    same everywhere becomes 0. Mean and deviation are in the manifest."""
 
     name = "normalise"
-    options = {"columns": "the columns, separated by commas (default: all of floating-point numbers)"}
+    options: Mapping[str, str] = MappingProxyType(
+        {"columns": "the columns, separated by commas (default: all of floating-point numbers)"}
+    )
     measures = True
 
     def measure(self, batch: Any) -> Any:

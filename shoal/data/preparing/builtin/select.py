@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from shoal.core.errors import ConfigError
@@ -13,18 +14,20 @@ from shoal.data.preparing.step import At, columns
 
 @builtin_jobs.add("select")
 class Select(BuiltinStep):
-    """``select:columns=a,b`` keeps these, ``select:drop=c`` all but these. ``select:variance=0.01`` leaves out columns of
-    numbers that vary no more than that, ``select:missing=0.5`` columns of which more than that part is missing; what is
-    named in ``keep`` stays."""
+    """``select:columns=a,b`` keeps these, ``select:drop=c`` all but these. ``select:variance=0.01`` leaves out columns
+    of numbers that vary no more than that, ``select:missing=0.5`` columns of which more than that part is missing; what
+    is named in ``keep`` stays."""
 
     name = "select"
-    options = {
-        "columns": "keep these, in this order",
-        "drop": "leave these out",
-        "variance": "leave out columns of numbers whose variance is not above this",
-        "missing": "leave out columns of which more than this part is missing (from 0 to 1)",
-        "keep": "never left out",
-    }
+    options: Mapping[str, str] = MappingProxyType(
+        {
+            "columns": "keep these, in this order",
+            "drop": "leave these out",
+            "variance": "leave out columns of numbers whose variance is not above this",
+            "missing": "leave out columns of which more than this part is missing (from 0 to 1)",
+            "keep": "never left out",
+        }
+    )
 
     def __init__(self, given: Mapping[str, str]) -> None:
         super().__init__(given)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from shoal.core.errors import ConfigError
@@ -20,11 +21,13 @@ class Vocabulary(BuiltinStep):
     text becomes lists of the numbers of its words, in small letters. The words are in the manifest, in order."""
 
     name = "vocabulary"
-    options = {
-        "columns": "the columns of words, separated by commas",
-        "size": "how many words get a number (default 65535)",
-        "split": "yes: a text is a list of words (default no)",
-    }
+    options: Mapping[str, str] = MappingProxyType(
+        {
+            "columns": "the columns of words, separated by commas",
+            "size": "how many words get a number (default 65535)",
+            "split": "yes: a text is a list of words (default no)",
+        }
+    )
     measures = True
 
     def __init__(self, given: Any) -> None:
