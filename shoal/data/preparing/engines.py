@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from shoal.core.errors import ConfigError
 from shoal.data.places import Place
@@ -74,13 +75,16 @@ def _shared(options: Mapping[str, str]) -> bool:
     return options.get("paths") == "shared"
 
 
+@contextlib.contextmanager
 def open_engine(
     engine: str | Engine, memory_bytes: int | None, processes: int | None, say: Say, options: Mapping[str, str]
-) -> Engine:
-    """The engine of this name, or the one that was given."""
+) -> Iterator[Engine]:
+    """The engine of this name, which is closed afterwards; or the one that was given, which is its owner's."""
     if isinstance(engine, Engine):
-        return engine
-    return engines.get(engine)(memory_bytes, processes, say, options)
+        yield engine
+        return
+    with engines.get(engine)(memory_bytes, processes, say, options) as made:
+        yield made
 
 
 def refuse_local_paths(engine: Engine, *places: Place) -> None:
