@@ -25,9 +25,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         patch.setenv("OMP_NUM_THREADS", "1")
         from ray.cluster_utils import Cluster
 
-        node = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 80 << 20}
+        node = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80 << 20}
         made = Cluster(initialize_head=True, head_node_args=node)
-        made.add_node(num_cpus=2, object_store_memory=80 << 20)
+        made.add_node(num_cpus=1, object_store_memory=80 << 20)
         yield made.address
         made.shutdown()
 
@@ -58,5 +58,5 @@ class TestRay(EngineContract):
         import ray
 
         assert len([node for node in ray.nodes() if node["Alive"]]) == 2
-        assert engine.slots == 4
+        assert engine.slots == 2
         assert not engine.spans_machines  # two nodes, one machine

@@ -21,7 +21,7 @@ def on_spark() -> Iterator[Engine]:
         java()
     except ServiceUnavailable as reason:
         pytest.skip(f"no Spark can be had here: {reason}")
-    with SparkEngine("local[4]") as engine:
+    with SparkEngine("local[2]") as engine:
         yield engine
 
 
