@@ -13,7 +13,7 @@ from shoal.data.manifest import Manifest
 from shoal.data.places import Place
 from shoal.data.preparing.sizes import Sizes
 
-SMALL = Sizes(block_bytes=64 << 10, run_bytes=64 << 10, piece_bytes=32 << 10)  # many tasks of little data
+SMALL = Sizes(block_bytes=32 << 10, run_bytes=32 << 10, piece_bytes=24 << 10)  # many tasks of little data
 ROWS = 12_000
 PART = ROWS // 3  # rows of each file
 

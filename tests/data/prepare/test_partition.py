@@ -1,4 +1,4 @@
-"""Partitioners are pure functions: every row in exactly one shard, shards of equal size, and the same for the same rows."""
+"""Partitioners are pure functions: every row in exactly one shard, shards of equal size, the same for the same rows."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_ranges_are_sorted_over_all_shards(ratings: Path, tmp_path: Path) -> Non
 
 def test_blocks_and_turns_keep_the_order_of_the_source(ratings: Path, tmp_path: Path) -> None:
     prepare(ratings, tmp_path / "blocks", partition="file", shards=4, engine=InProcess(), sizes=SMALL)
-    assert [id for shard in shards(tmp_path / "blocks") for id in shard["id"].to_pylist()] == list(range(ROWS))
+    assert [row for shard in shards(tmp_path / "blocks") for row in shard["id"].to_pylist()] == list(range(ROWS))
     prepare(ratings, tmp_path / "turns", partition="round-robin", shards=7, engine=InProcess(), sizes=SMALL)
     for number, shard in enumerate(shards(tmp_path / "turns")):
         assert shard["id"].to_pylist() == list(range(number, ROWS, 7))

@@ -24,13 +24,13 @@ POISON = 777
 @pytest.fixture
 def raw(tmp_path: Path) -> Path:
     """A CSV with three lines that cannot be read, and one whose value is poison to the job."""
-    lines = [BROKEN.get(id, f"{id},{-1 if id == POISON else id % 50}") for id in range(COUNT)]
+    lines = [BROKEN.get(row, f"{row},{-1 if row == POISON else row % 50}") for row in range(COUNT)]
     (tmp_path / "raw.csv").write_text("id,value\n" + "\n".join(lines) + "\n")
     return tmp_path / "raw.csv"
 
 
-def offset_of(raw: Path, id: int) -> int:
-    return raw.read_bytes().index(f"\n{id}".encode() + (b"," if id != 2001 else b"\n")) + 1
+def offset_of(raw: Path, row: int) -> int:
+    return raw.read_bytes().index(f"\n{row}".encode() + (b"," if row != 2001 else b"\n")) + 1
 
 
 def square_root(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -64,9 +64,9 @@ def test_a_row_that_map_cannot_take_is_found_and_named(raw: Path) -> None:
 def test_rejected_records_are_put_aside_each_with_file_offset_and_reason(raw: Path) -> None:
     made = run(raw, job=square_root, bad_records="reject", partition="key:id")
     bad = {POISON, *BROKEN}
-    assert rows(raw.parent / "set")["id"].to_pylist() == [id for id in range(COUNT) if id not in bad]
+    assert rows(raw.parent / "set")["id"].to_pylist() == [row for row in range(COUNT) if row not in bad]
     told = [json.loads(line) for line in (raw.parent / "set" / "_rejects.jsonl").read_text().splitlines()]
-    assert {(one["file"], one["offset"]) for one in told} == {(str(raw), offset_of(raw, id)) for id in bad}
+    assert {(one["file"], one["offset"]) for one in told} == {(str(raw), offset_of(raw, row)) for row in bad}
     assert all(one["reason"] and one["text"] for one in told)
     assert made.manifest.rejected == 4
     assert made.source_rows == COUNT

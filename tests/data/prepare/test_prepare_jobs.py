@@ -100,7 +100,7 @@ def test_a_map_may_return_several_batches_or_nothing(ratings: Path, tmp_path: Pa
         return [even, even] if even.num_rows else None
 
     here(ratings, tmp_path, job=twice_if_even)
-    assert rows(tmp_path)["id"].to_pylist() == [id for id in range(0, ROWS, 2) for _ in range(2)]
+    assert rows(tmp_path)["id"].to_pylist() == [row for row in range(0, ROWS, 2) for _ in range(2)]
 
 
 def test_two_keys_with_one_hash_are_two_groups(ratings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,8 +128,8 @@ def test_changes_are_seen_in_values_of_all_kinds() -> None:
 def test_dedupe_keeps_the_first_of_each(ratings: Path, tmp_path: Path) -> None:
     here(ratings, tmp_path, job="dedupe:by=user", partition="key:user")
     first: dict[int, int] = {}
-    for id, user in zip(table()["id"].to_pylist(), table()["user"].to_pylist(), strict=True):
-        first.setdefault(user, id)
+    for row, user in zip(table()["id"].to_pylist(), table()["user"].to_pylist(), strict=True):
+        first.setdefault(user, row)
     assert rows(tmp_path)["id"].to_pylist() == sorted(first.values())
 
 
