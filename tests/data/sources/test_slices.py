@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +15,16 @@ from shoal.data.slices import Slice, parse_split
 pytestmark = pytest.mark.unit
 
 sizes = st.integers(1, 10**7)
+
+
+def some(text: str, samples: int) -> list[range]:
+    """Those of `rows`, or nothing where that is what is meant."""
+    try:
+        return rows(text, samples)
+    except ConfigError as error:
+        if "is empty" not in str(error):
+            raise
+        return []
 
 
 def rows(text: str, samples: int) -> list[range]:
@@ -40,13 +53,9 @@ def test_a_slice_is_what_python_would_take(text: str, samples: int, expected: ra
 def test_slices_at_the_same_percentages_have_every_sample_once(samples: int, cuts: list[int]) -> None:
     borders = sorted({0, *cuts, 1000})
     found: list[int] = []
-    for start, stop in zip(borders, borders[1:], strict=False):
-        try:
-            (part,) = rows(f"train[{start / 10}%:{stop / 10}%]", samples)
-        except ConfigError as error:
-            assert "is empty" in str(error)
-            continue
-        found += [part.start, part.stop]
+    for start, stop in itertools.pairwise(borders):
+        for part in some(f"train[{start / 10}%:{stop / 10}%]", samples):
+            found += [part.start, part.stop]
     assert found[0] == 0
     assert found[-1] == samples
     assert found[1:-1:2] == found[2::2]
@@ -64,12 +73,7 @@ def test_numbers_mean_what_they_mean_to_python_or_are_refused(samples: int, star
 
 @given(sizes, st.integers(1, 99))
 def test_the_last_percent_are_what_the_first_leave(samples: int, percent: int) -> None:
-    parts = []
-    for text in (f"x[:-{percent}%]", f"x[-{percent}%:]"):
-        try:
-            parts += [*rows(text, samples)]
-        except ConfigError as error:
-            assert "is empty" in str(error)
+    parts = some(f"x[:-{percent}%]", samples) + some(f"x[-{percent}%:]", samples)
     assert sum(map(len, parts)) == samples
 
 
@@ -86,13 +90,9 @@ def test_what_is_printed_can_be_read_again(parts: list[tuple[str, str | None, st
 
 
 @given(st.text(max_size=20))
-def test_anything_else_is_refused_with_an_example(text: str) -> None:
-    try:
-        parsed = parse_split(text)
-    except ConfigError as error:
-        assert "train" in str(error) or "more than all" in str(error)
-    else:
-        assert all(isinstance(part, Slice) for part in parsed)
+def test_anything_is_understood_or_refused(text: str) -> None:
+    with contextlib.suppress(ConfigError):
+        assert all(isinstance(part, Slice) for part in parse_split(text))
 
 
 @pytest.mark.parametrize(
