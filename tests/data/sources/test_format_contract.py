@@ -130,7 +130,7 @@ def expected(case: Case, values: list[tuple[int, str]]) -> list[tuple[Any, ...]]
     return [(number, text + case.after)[: len(case.columns)] for number, text in values]
 
 
-def read(path: Path, block_bytes: int) -> tuple[list[list[tuple[Any, ...]]], Any]:
+def read(path: Path, columns: tuple[str, ...], block_bytes: int) -> tuple[list[list[tuple[Any, ...]]], Any]:
     """The records of each split, read in an order that is not theirs; and the schema."""
     entry, format_ = find(Place.of(path))[0]
     schema = format_.common_schema([entry])
@@ -142,8 +142,7 @@ def read(path: Path, block_bytes: int) -> tuple[list[list[tuple[Any, ...]]], Any
             assert batch.num_rows
             assert batch.schema.equals(schema, check_metadata=True)
             rows = batch.to_pydict()
-            rows.pop("__key__", None)
-            found[number] += list(zip(*rows.values(), strict=True))
+            found[number] += list(zip(*(rows[name] for name in columns), strict=True))
     return [found[number] for number in range(len(splits))], schema
 
 
@@ -158,8 +157,12 @@ records = st.lists(st.tuples(st.integers(-(2**40), 2**40), texts.map(lambda text
 def test_every_record_is_in_exactly_one_split_for_any_block_size(
     case: Case, tmp_path: Path, values: list[tuple[int, str]], block_bytes: int
 ) -> None:
-    by_split, _ = read(case.write(tmp_path, values), block_bytes)
+    by_split, _ = read(case.write(tmp_path, values), case.columns, block_bytes)
     assert [row for rows in by_split for row in rows] == expected(case, values)
+    entry, format_ = find(Place.of(case.write(tmp_path, values)))[0]
+    counted = format_.counted(entry, block_bytes)
+    if counted is not None:  # then by the same splits
+        assert [rows for _, rows in counted] == [len(rows) for rows in by_split]
 
 
 def test_a_large_file_is_cut_into_splits_of_about_the_size_asked_for(case: Case, tmp_path: Path) -> None:
