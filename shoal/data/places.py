@@ -219,6 +219,8 @@ class Place:
     def refuse(self, error: Exception) -> NoReturn:
         """Raise what `error`, which came from the file system, means to a person; else itself."""
         words = f"{type(error).__name__}: {error}"
+        if getattr(error.__cause__, "status", None) in (401, 403):  # of a web server, which fsspec calls not found
+            raise AccessError(f"{self.url} may not be used ({error.__cause__}): check the credentials") from None
         if isinstance(error, FileNotFoundError) or any(word in words for word in _ABSENT):
             raise AccessError(f"{self.url} does not exist: check the path") from None
         if isinstance(error, PermissionError) or any(word in words for word in _REFUSED):
