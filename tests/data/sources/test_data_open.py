@@ -19,7 +19,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
-from web import serving
+from web_server import serving
 
 import shoal
 from shoal.core.errors import ConfigError, UserError

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from web import Web, serving
+from web_server import Web, serving
 
 import shoal
 from shoal.core.errors import ConfigError, UserError
