@@ -175,9 +175,9 @@ def test_a_damaged_row_group_of_parquet_is_named_and_the_others_are_given(tmp_pa
 
 
 def test_a_bad_sample_of_a_tar_is_named(tmp_path: Path) -> None:
-    from test_format_contract import write_tar
+    from test_format_contract import TestWebDataset
 
-    path = write_tar(tmp_path, [(1, "one"), (2, "two"), (3, "three")])
+    path = TestWebDataset().write(tmp_path, [(1, "one"), (2, "two"), (3, "three")])
     data = bytearray(path.read_bytes())
     at = data.index(b"00001.cls") // 512 * 512 + 512
     data[at : at + 1] = b"x"
