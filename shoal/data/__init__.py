@@ -1,8 +1,32 @@
 """Where samples come from, and in which order."""
 
-from shoal.data.digits import digits
-from shoal.data.opening import open  # noqa: A004 - shoal.data.open reads well
-from shoal.data.registry import register
-from shoal.data.source import Source, open_source
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shoal.data.handwritten import digits as digits
+    from shoal.data.opening import open as open  # noqa: A004 - shoal.data.open reads well
+    from shoal.data.registry import register as register
+    from shoal.data.source import Source as Source
+    from shoal.data.source import open_source as open_source
+
+# Public names and where they are. Imported when first used: reading files must not pay for PyTorch in every process.
+_EXPORTS = {
+    "Source": "shoal.data.source",
+    "digits": "shoal.data.handwritten",
+    "open": "shoal.data.opening",
+    "open_source": "shoal.data.source",
+    "register": "shoal.data.registry",
+}
 
 __all__ = ["Source", "digits", "open", "open_source", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'shoal.data' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_EXPORTS[name]), name)
+    globals()[name] = value
+    return value

@@ -69,7 +69,7 @@ def _adding(name: str, splits: tuple[str, ...]) -> Callable[[Load], Load]:
 def _add_built_in() -> None:
     if "digits" in _DATA_SETS:
         return
-    from shoal.data.digits import digits
+    from shoal.data.handwritten import digits
     from shoal.data.pictures import cifar10, fashion_mnist, mnist
 
     for name, load in zip(_BUILT_IN, (digits, cifar10, mnist, fashion_mnist), strict=True):

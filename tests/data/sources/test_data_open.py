@@ -347,3 +347,9 @@ def test_importing_shoal_data_imports_no_library_of_files() -> None:
     code = "import sys, shoal.data; print([m for m in ('pyarrow', 'fsspec', 'PIL', 'aiohttp') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_public_names_stay_what_they_are_when_their_modules_are_imported() -> None:
+    code = "import shoal.data as d; d.open('digits:test'); print(callable(d.digits), callable(d.open))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True True"
