@@ -128,6 +128,12 @@ def header(place: Place) -> tuple[list[str], int]:
     except UnicodeDecodeError:
         raise FormatError(f"{place} is no UTF-8 text in its first line: convert it, e.g. with `iconv`") from None
     names = next(csv.reader(io.StringIO(text), delimiter=_separator(place)), [])
+    odd = next((mark for mark in ";\t|" if len(names) == 1 and mark in text), None)
+    if odd is not None:
+        raise FormatError(
+            f"the first line of {place} has no comma and several {odd!r}: its values must be separated by commas, or by "
+            "tabs with a name that ends in .tsv"
+        )
     _check_names(place, names)
     return names, len(line)
 
