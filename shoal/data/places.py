@@ -51,7 +51,7 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "dfs.client.failover.sleep.max.millis": "2000",
     },
 }
-_MADE: dict[tuple[int, str, tuple[tuple[str, Any], ...]], Any] = {}  # file systems, by process: they have threads
+_MADE: dict[tuple[int, str, str], Any] = {}  # file systems, by process: they have threads
 
 
 class AccessError(UserError):
@@ -76,7 +76,7 @@ class Place:
     """
 
     url: str
-    options: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+    options: tuple[tuple[str, Any], ...] = field(default=(), repr=False, hash=False)  # may hold dicts
 
     @classmethod
     def of(cls, where: str | os.PathLike[str] | Place, options: Mapping[str, Any] | None = None) -> Place:
@@ -113,7 +113,7 @@ class Place:
     @property
     def fs(self) -> Any:
         """fsspec's file system, made in this process."""
-        key = (os.getpid(), self.protocol + self._host, self.options)
+        key = (os.getpid(), self.protocol + self._host, repr(self.options))
         if key not in _MADE:
             _MADE[key] = self._make()
         return _MADE[key]
@@ -216,6 +216,8 @@ class Place:
         """Its bytes, or those of a range."""
         with self._told():
             data: bytes = self.fs.cat_file(self.path, start=start, end=stop)
+        if start is not None and stop is not None and len(data) > stop - start:
+            return data[start:stop]  # a web server that knows no ranges has sent the whole file
         return data
 
     def open(self, mode: str = "rb") -> Any:
@@ -296,6 +298,8 @@ class Place:
     def refuse(self, error: Exception) -> NoReturn:
         """Raise what `error`, which came from the file system, means to a person; else itself."""
         words = f"{type(error).__name__}: {error}"
+        if getattr(error.__cause__, "status", None) in (401, 403):  # of a web server, which fsspec calls not found
+            raise AccessError(f"{self.url} may not be used ({error.__cause__}): check the credentials") from None
         if isinstance(error, FileNotFoundError) or any(word in words for word in _ABSENT):
             raise AccessError(f"{self.url} does not exist: check the path") from None
         if isinstance(error, PermissionError) or any(word in words for word in _REFUSED):
