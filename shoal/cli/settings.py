@@ -45,7 +45,7 @@ HELP = {
     "comm.encrypt": "between hosts, auto encrypts all but gloo's ports; on refuses those; off: not even servers",
     "loader.shuffle": "draw a new order of samples for each epoch",
     "loader.processes": "processes of each worker that read samples",
-    "loader.memory_mib": "memory in which prepared shards are mixed and read ahead, over all workers; decides their order",
+    "loader.memory_mib": "memory for mixing prepared shards and reading ahead, over all workers; decides their order",
     "loader.cache_mib": "disk on which blocks of remote shards are kept, on each host; 0: none",
     "loader.cache_dir": "where they are kept; ~/.cache/shoal/blocks unless stated",
     "loader.corrupt": "a damaged row group of a prepared data set: stop, or skip its samples",

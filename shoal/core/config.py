@@ -210,8 +210,8 @@ MAY_CHANGE_ON_RESUME = frozenset(
     {
         "strategy", "workers", "servers", "weights", "balance", "accumulate", "eval_batch", "threads", "device",
         "checkpoint", "comm", "elastic", "evaluator", "loader.processes", "loader.cache_mib",
-        "loader.cache_dir", "loader.corrupt", "loader.deadline_s", "loader.stall_s", "tensorboard", "run_dir", "epochs", "steps",
-        "eval_every", "server", "asynchronous", "incremental", "hybrid",
+        "loader.cache_dir", "loader.corrupt", "loader.deadline_s", "loader.stall_s", "tensorboard", "run_dir",
+        "epochs", "steps", "eval_every", "server", "asynchronous", "incremental", "hybrid",
     }
 )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -40,8 +41,9 @@ class Loader:
         self.source, self.order = source, source.order(seed, shuffle, batches)
         self._seed = seed
         self._processes, self._timeout_s = processes, timeout_s
+        self._told_bytes = 0  # by a loader process, of what it has fetched
         self._open: list[LoaderProcesses[Request | None]] = []
-        self._streams: list[Generator[Loaded, None, None]] = []
+        self._streams: weakref.WeakSet[Generator[Loaded, None, None]] = weakref.WeakSet()
 
     def indices(self, request: Request) -> Indices:
         """The numbers of the requested samples, in order."""
@@ -68,7 +70,7 @@ class Loader:
             stream = self.source.stream(self.order, self._seed, requests, epochs=epochs, ahead=ahead)
         else:
             stream = self._stream_from_processes(requests)
-        self._streams.append(stream)
+        self._streams.add(stream)
         return stream
 
     def _stream_from_processes(self, requests: Iterable[Request]) -> Generator[Loaded, None, None]:
@@ -84,6 +86,7 @@ class Loader:
                 for start, stop in parts:
                     yield Request(request.epoch, start, stop) if start < stop else None
 
+        self._told_bytes = self.source.bytes_read
         processes = LoaderProcesses(self._answer, questions(), count=count, timeout_s=self._timeout_s)
         self._open.append(processes)
         try:
@@ -99,9 +102,9 @@ class Loader:
         """In a loader process: the numbers of the samples, the samples, and the bytes that were fetched for them."""
         if request is None:
             return None, None, 0
-        before = self.source.bytes_read
         (loaded,) = self.source.stream(self.order, self._seed, [request], ahead=False)
-        return torch.from_numpy(loaded.indices.copy()), loaded.batch, self.source.bytes_read - before
+        before, self._told_bytes = self._told_bytes, self.source.bytes_read
+        return torch.from_numpy(loaded.indices.copy()), loaded.batch, self._told_bytes - before
 
     def _joined(self, request: Request, answers: Sequence[tuple[Any, Batch, int]]) -> Loaded:
         self.source.add_bytes_read(sum(nbytes for _, _, nbytes in answers))
@@ -114,9 +117,8 @@ class Loader:
         """End the processes and threads of all streams, which then have no more batches. May be called twice."""
         for processes in list(self._open):
             processes.close()
-        for stream in self._streams:
+        for stream in list(self._streams):
             stream.close()
-        self._streams = []
 
 
 def join(batches: Sequence[Batch]) -> Batch:

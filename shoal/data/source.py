@@ -26,6 +26,8 @@ _ACCEPTED = (
 class Source(ABC):
     """Samples ``0 .. len-1``. `fetch` is called by one thread at a time, in any process that has a copy."""
 
+    _read_elsewhere = 0
+
     @abstractmethod
     def __len__(self) -> int:
         """The number of samples; the same at every call."""
@@ -63,10 +65,11 @@ class Source(ABC):
     @property
     def bytes_read(self) -> int:
         """What was fetched by this process from where the data lies, as far as a source counts it."""
-        return 0
+        return self._read_elsewhere
 
     def add_bytes_read(self, nbytes: int) -> None:
         """A process that this one has started has fetched so much."""
+        self._read_elsewhere += nbytes
 
 
 def _load(source: Source, order: Order, seed: int, request: Request) -> Loaded:

@@ -75,7 +75,7 @@ class BlockCache:
                 return
             for _, size, path in sorted(found):
                 with contextlib.suppress(OSError):
-                    os.unlink(path)
+                    Path(path).unlink()
                 total -= size
                 if total <= self._limit * _FILLED:
                     return

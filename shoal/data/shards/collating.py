@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -85,7 +86,7 @@ class Collator:
             except ImageError as error:
                 raise ImageError(low + error.at, error.why) from None
 
-        for one in [self._pool.submit(decode, a, b) for a, b in zip(borders, borders[1:], strict=False)]:
+        for one in [self._pool.submit(decode, a, b) for a, b in itertools.pairwise(borders)]:
             one.result()
 
     def _bad_image(self, column: Column, sample: int, why: str) -> ConfigError:

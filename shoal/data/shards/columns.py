@@ -51,7 +51,7 @@ def choose_columns(
     schema: Any, columns: Sequence[str | Sequence[str]] | None, decode: Mapping[str, Decode], where: str
 ) -> tuple[Column, ...]:
     """The parts of a sample. Raises `ConfigError` for a column that is not there or cannot become a tensor."""
-    wanted = [tuple([one] if isinstance(one, str) else one) for one in (columns or schema.names)]
+    wanted = [tuple([one] if isinstance(one, str) else one) for one in (schema.names if columns is None else columns)]
     chosen = []
     for names in wanted:
         for name in names:

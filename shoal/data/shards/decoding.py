@@ -31,7 +31,7 @@ class BlockReader:
         self.damaged: dict[int, str] = {}
 
     def read(self, number: int, twice: bool = False) -> Decoded:
-        """The columns of a block; `twice`: it will be needed once more. Raises `DamagedError` or `ReadFailed`."""
+        """The columns of a block; `twice`: it will be needed once more. Raises `DamagedError` or `ReadError`."""
         with self._lock:
             found = self._kept.get(number)
             future: Future[Decoded] = Future() if found is None else found

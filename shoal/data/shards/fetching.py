@@ -20,7 +20,7 @@ class DamagedError(UserError):
 
     def __init__(self, number: int, words: str, why: str) -> None:
         super().__init__(
-            f"{words} is damaged: {why}. Bring back the file or prepare the data set again, or go on without these rows: "
+            f"{words} is damaged: {why}. Bring back the file, prepare the data set again, or go on without these rows: "
             "--set loader.corrupt=skip"
         )
         self.number = number
@@ -36,7 +36,7 @@ class Fetcher:
         self.bytes_read = 0
 
     def block(self, number: int) -> bytes:
-        """The bytes of a block. Raises `DamagedError`, or `ReadFailed` where it cannot be had."""
+        """The bytes of a block. Raises `DamagedError`, or `ReadError` where it cannot be had."""
         stored = self._data.stored[number]
         group = stored.group
         key = hashlib.sha256(f"{stored.shard.sha256}:{group.start}:{group.stop}".encode()).hexdigest()[:40]

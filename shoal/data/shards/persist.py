@@ -14,13 +14,13 @@ from shoal.data.shards.patience import GiveUp, Patience, Standing, Wait, next_mo
 T = TypeVar("T")
 
 
-class ReadFailed(UserError):
+class ReadError(UserError):
     """A file could not be read, however often it was tried."""
 
 
 def persist(read: Callable[[], T], patience: Patience, what: str, threads: bool) -> T:
     """Return what `read` returns, once one of several tries does. With `threads` each try has one of its own, so that
-    a stalled one can be left behind; it ends when the read does. Raises `ReadFailed`, or the `UserError` of a try:
+    a stalled one can be left behind; it ends when the read does. Raises `ReadError`, or the `UserError` of a try:
     what a person must mend is not tried again."""
     begun = time.monotonic()
     answers: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
@@ -40,7 +40,7 @@ def persist(read: Callable[[], T], patience: Patience, what: str, threads: bool)
         move = next_move(patience, standing)
         if isinstance(move, GiveUp):
             because = f" ({type(reason).__name__}: {reason})" if reason is not None else ""
-            raise ReadFailed(
+            raise ReadError(
                 f"{what} cannot be read: {move.reason}{because}. Look whether the place can be reached, then run the "
                 "same command again; loader.deadline_s says how long to try"
             ) from reason

@@ -39,9 +39,9 @@ _THREADS_NEAR, _THREADS_FAR = 2, 8  # that fetch and decode windows
 class ShardSource(Source):
     """All rows of the prepared data set at `place`: sample n is row n in the order of its manifest.
 
-    A sample is a tuple with a tensor for each of `columns` (one alone: just that), all of them unless stated; a group of
-    names stands for numbers side by side, as one row. Numbers become tensors, lists of equal length rows of them. The
-    bytes of a column become a tensor by its function in `decode`; those of a column `image` (JPEG, PNG) become uint8,
+    A sample is a tuple with a tensor for each of `columns` (one alone: just that), all of them unless stated; a group
+    of names stands for numbers side by side, as one row. Numbers become tensors, lists of equal length rows of them.
+    The bytes of a column become a tensor by its function in `decode`; those of a column `image` (JPEG, PNG) become uint8,
     3 x height x width. Nothing is drawn.
 
     Raises what `open_data_set` and `choose_columns` do: what is wrong with the data is said before training.
@@ -108,10 +108,7 @@ class ShardSource(Source):
 
     @property
     def bytes_read(self) -> int:
-        return self._fetcher.bytes_read
-
-    def add_bytes_read(self, nbytes: int) -> None:
-        self._fetcher.count(nbytes)
+        return self._fetcher.bytes_read + super().bytes_read
 
     # ---- reading
 
