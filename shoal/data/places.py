@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -216,10 +217,15 @@ class Place:
 
     def refuse(self, error: Exception) -> NoReturn:
         """Raise what `error`, which came from the file system, means to a person; else itself."""
-        words = f"{type(error).__name__}: {error}"
-        if isinstance(error, FileNotFoundError) or any(word in words for word in _ABSENT):
+        # a number in an address is no answer: a port may be 40412, a file part-00404
+        words = f"{type(error).__name__}: {error}".replace(self.url, "")
+
+        def told(names: tuple[str, ...]) -> bool:
+            return any(re.search(rf"\b{name}\b", words) for name in names)
+
+        if isinstance(error, FileNotFoundError) or told(_ABSENT):
             raise AccessError(f"{self.url} does not exist: check the path") from None
-        if isinstance(error, PermissionError) or any(word in words for word in _REFUSED):
+        if isinstance(error, PermissionError) or told(_REFUSED):
             raise AccessError(f"{self.url} may not be used ({error}): check the permissions or credentials") from None
         if "NoCredentials" in words or "Unable to locate credentials" in words:
             raise AccessError(
