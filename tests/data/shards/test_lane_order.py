@@ -107,7 +107,9 @@ def test_neighbouring_workers_share_one_lane_at_most(order: LaneOrder, workers: 
 
 
 @given(orders(), st.integers(1, 5), st.data())
-def test_parts_for_several_readers_are_whole_lanes_each_its_own(order: LaneOrder, parts: int, data: st.DataObject) -> None:
+def test_parts_for_several_readers_are_whole_lanes_each_its_own(
+    order: LaneOrder, parts: int, data: st.DataObject
+) -> None:
     batch = data.draw(st.integers(0, (order.plan.samples - 1) // order.plan.global_batch))
     start = batch * order.plan.global_batch
     stop = min(start + order.plan.global_batch, order.plan.samples)

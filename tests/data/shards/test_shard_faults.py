@@ -15,7 +15,14 @@ from faulty_server import serving
 from hypothesis import given
 from hypothesis import strategies as st
 from shard_cases import (
-    SCHEMA, assert_numbered, damage, numbered, numbered_data_set, requests, settings, write_data_set,
+    SCHEMA,
+    assert_numbered,
+    damage,
+    numbered,
+    numbered_data_set,
+    requests,
+    settings,
+    write_data_set,
 )  # fmt: skip
 
 from shoal.core.cursor import Batches

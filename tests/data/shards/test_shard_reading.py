@@ -164,7 +164,7 @@ def test_loader_processes_read_each_their_own_lanes(tmp_path: Path) -> None:
 
 def test_a_source_goes_to_another_process_as_what_it_was_made_of(tmp_path: Path) -> None:
     numbered_data_set(tmp_path, 100)
-    other = pickle.loads(pickle.dumps(source(tmp_path)))  # noqa: S301 - made here
+    other = pickle.loads(pickle.dumps(source(tmp_path)))
     assert other.fetch(np.array([42]), 0, 0)[1].tolist() == [42]
 
 
