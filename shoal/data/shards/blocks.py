@@ -18,7 +18,8 @@ _BITS = 8
 class Blocks:
     """How samples lie in blocks. Sample `n` is row `n` of the data set in the order of the manifest; block `b` holds
     samples ``starts[b] .. starts[b + 1] - 1``. `row_bytes` is about what a sample takes in memory before its images
-    are decoded. All of it follows from the manifest."""
+    are decoded. All of it
+    follows from the data set."""
 
     rows: tuple[int, ...]
     row_bytes: float
@@ -42,16 +43,16 @@ class Blocks:
         return found
 
 
-def blocks_of(manifest: Manifest) -> tuple[Blocks, list[tuple[Shard, int, RowGroup]]]:
-    """The blocks that hold any rows, and for each its shard, its number there, and where its bytes are."""
+def blocks_of(manifest: Manifest, unpacked_bytes: int) -> tuple[Blocks, list[tuple[Shard, int, RowGroup]]]:
+    """The blocks that hold any rows, and for each its shard, its number there, and where its bytes are.
+    `unpacked_bytes`: what all of them take when they are no longer compressed, as the footers of the shards say."""
     found = [
         (shard, number, group)
         for shard in manifest.shards
         for number, group in enumerate(shard.row_groups)
         if group.rows > 0
     ]
-    stored = sum(group.stop - group.start for _, _, group in found) / max(1, manifest.rows)
-    width = max(stored, sum(fixed_width(field.type) for field in manifest.schema))
+    width = max(unpacked_bytes / max(1, manifest.rows), sum(fixed_width(field.type) for field in manifest.schema))
     return Blocks(tuple(group.rows for _, _, group in found), max(1.0, width)), found
 
 

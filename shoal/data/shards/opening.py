@@ -65,11 +65,16 @@ def open_data_set(place: Place, name: str, patience: Patience) -> DataSet:
 
     footers = _all(look, shards, 1 if place.is_local else _AT_ONCE)
     by_file = {shard.file: footer for shard, (footer, _) in zip(shards, footers, strict=True)}
-    blocks, found = blocks_of(manifest)
+    unpacked = sum(footer.row_group(number).total_byte_size for footer, _ in footers for number in _groups(footer))
+    blocks, found = blocks_of(manifest, unpacked)
     stored = tuple(
         StoredBlock(place / shard.file, shard, number, group, by_file[shard.file]) for shard, number, group in found
     )
     return DataSet(place, manifest, blocks, stored, sum(read for _, read in footers))
+
+
+def _groups(footer: Any) -> range:
+    return range(footer.num_row_groups)
 
 
 def _all(look: Callable[[Shard], tuple[Any, int]], shards: Sequence[Shard], at_once: int) -> list[tuple[Any, int]]:
@@ -120,7 +125,7 @@ def _compare(place: Place, shard: Shard, metadata: Any, expected: Any) -> None:
             f"the schema of {place} is not that of the data set: it has {', '.join(odd) or 'nothing more'}, the others "
             f"{', '.join(missing) or 'nothing more'}. {_AGAIN.capitalize()}"
         )
-    rows = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+    rows = [metadata.row_group(number).num_rows for number in _groups(metadata)]
     if rows != [group.rows for group in shard.row_groups]:
         raise ManifestError(f"{place} has {sum(rows)} rows in {len(rows)} row groups, the manifest counts "
                             f"{shard.rows} in {len(shard.row_groups)}: {_AGAIN}")  # fmt: skip

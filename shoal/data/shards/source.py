@@ -41,8 +41,8 @@ class ShardSource(Source):
 
     A sample is a tuple with a tensor for each of `columns` (one alone: just that), all of them unless stated; a group
     of names stands for numbers side by side, as one row. Numbers become tensors, lists of equal length rows of them.
-    The bytes of a column become a tensor by its function in `decode`; those of a column `image` (JPEG, PNG) become uint8,
-    3 x height x width. Nothing is drawn.
+    The bytes of a column become a tensor by its function in `decode`; those of a column `image` (JPEG, PNG) become
+    uint8, 3 x height x width. Nothing is drawn.
 
     Raises what `open_data_set` and `choose_columns` do: what is wrong with the data is said before training.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def write_data_set(folder: str | Path, shards: Sequence[Sequence[pa.Table]], sch
 
 def numbered_data_set(folder: str | Path, samples: int, rows: int = 20, per_shard: int = 5) -> Manifest:
     borders = [*range(0, samples, rows), samples]
-    groups = [numbered(np.arange(a, b)) for a, b in zip(borders, borders[1:], strict=False)]
+    groups = [numbered(np.arange(a, b)) for a, b in itertools.pairwise(borders)]
     return write_data_set(folder, [groups[at : at + per_shard] for at in range(0, len(groups), per_shard)])
 
 

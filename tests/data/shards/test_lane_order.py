@@ -94,7 +94,7 @@ def test_a_window_is_within_its_size_or_a_single_block(order: LaneOrder) -> None
 def test_all_windows_that_are_drawn_from_fit_into_half_of_the_memory(given: tuple[int, LaneOrder]) -> None:
     memory, order = given
     plan, blocks = order.plan, order.blocks
-    largest = max(plan.window_rows, max(blocks.rows)) * blocks.row_bytes
+    largest = max(plan.window_rows, *blocks.rows) * blocks.row_bytes
     assert plan.lanes == 1 or plan.lanes * largest <= memory / 2 + 1
 
 
@@ -107,9 +107,7 @@ def test_neighbouring_workers_share_one_lane_at_most(order: LaneOrder, workers: 
 
 
 @given(orders(), st.integers(1, 5), st.data())
-def test_parts_for_several_readers_are_whole_lanes_each_its_own(
-    order: LaneOrder, parts: int, data: st.DataObject
-) -> None:
+def test_several_readers_get_whole_lanes_each_its_own(order: LaneOrder, parts: int, data: st.DataObject) -> None:
     batch = data.draw(st.integers(0, (order.plan.samples - 1) // order.plan.global_batch))
     start = batch * order.plan.global_batch
     stop = min(start + order.plan.global_batch, order.plan.samples)

@@ -98,7 +98,7 @@ def spoil(manifest: Manifest, folder: Path) -> int:
 
 def test_a_damaged_row_group_ends_the_run_and_is_named(trials: Trials, manifest: Manifest, tmp_path: Path) -> None:
     spoil(manifest, tmp_path / "shards")
-    done, run = trials.train(from_shards(), "--workers", "2")
+    done, _ = trials.train(from_shards(), "--workers", "2")
     assert done.status == 2
     assert "row group 3 of " in done.err
     assert f"{manifest.shards[2].file} is damaged" in done.err
