@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import secrets
 import socket
 import urllib.parse
 import urllib.request
@@ -238,7 +240,7 @@ class Place:
     def writing(self) -> Iterator[Any]:
         """A file object whose content appears under this name when the block ends well, and not at all otherwise."""
         parent, _, name = self.url.rpartition("/")
-        draft = Place(f"{parent}/.{name}.{os.getpid()}.tmp", self.options)
+        draft = Place(f"{parent}/.{name}.{secrets.token_hex(4)}.tmp", self.options)
         with self._told():
             if self.protocol not in ("s3", "s3a", "http", "https", "memory"):
                 self.fs.makedirs(draft.path.rpartition("/")[0] or "/", exist_ok=True)
@@ -297,12 +299,17 @@ class Place:
 
     def refuse(self, error: Exception) -> NoReturn:
         """Raise what `error`, which came from the file system, means to a person; else itself."""
-        words = f"{type(error).__name__}: {error}"
+        # a number in an address is no answer: a port may be 40412, a file part-00404
+        words = f"{type(error).__name__}: {error}".replace(self.url, "")
+
+        def told(names: tuple[str, ...]) -> bool:
+            return any(re.search(rf"\b{name}\b", words) for name in names)
+
         if getattr(error.__cause__, "status", None) in (401, 403):  # of a web server, which fsspec calls not found
             raise AccessError(f"{self.url} may not be used ({error.__cause__}): check the credentials") from None
-        if isinstance(error, FileNotFoundError) or any(word in words for word in _ABSENT):
+        if isinstance(error, FileNotFoundError) or told(_ABSENT):
             raise AccessError(f"{self.url} does not exist: check the path") from None
-        if isinstance(error, PermissionError) or any(word in words for word in _REFUSED):
+        if isinstance(error, PermissionError) or told(_REFUSED):
             raise AccessError(f"{self.url} may not be used ({error}): check the permissions or credentials") from None
         if "NoCredentials" in words or "Unable to locate credentials" in words:
             raise AccessError(
