@@ -1,11 +1,63 @@
-"""Where samples come from, and in which order."""
+"""Where samples come from, and in which order; and how raw files become data sets."""
 
-from shoal.data import augment
-from shoal.data.columns import select
-from shoal.data.digits import digits
-from shoal.data.draws import Draws
-from shoal.data.source import Source, open_source
-from shoal.data.streams import stream
-from shoal.data.transforms import Rowwise, transform
+from __future__ import annotations
 
-__all__ = ["Draws", "Rowwise", "Source", "augment", "digits", "open_source", "select", "stream", "transform"]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shoal.data import augment as augment
+    from shoal.data.columns import select as select
+    from shoal.data.draws import Draws as Draws
+    from shoal.data.handwritten import digits as digits
+    from shoal.data.opening import open as open  # noqa: A004 - shoal.data.open reads well
+    from shoal.data.preparing.job import Job as Job
+    from shoal.data.preparing.prepare import prepare as prepare
+    from shoal.data.registry import register as register
+    from shoal.data.source import Source as Source
+    from shoal.data.source import open_source as open_source
+    from shoal.data.streams import stream as stream
+    from shoal.data.transforms import Rowwise as Rowwise
+    from shoal.data.transforms import transform as transform
+
+# Public names and where they are. Imported when first used: reading files must not pay for PyTorch in every process.
+_EXPORTS = {
+    "Draws": "shoal.data.draws",
+    "Job": "shoal.data.preparing.job",
+    "Rowwise": "shoal.data.transforms",
+    "Source": "shoal.data.source",
+    "digits": "shoal.data.handwritten",
+    "open": "shoal.data.opening",
+    "open_source": "shoal.data.source",
+    "prepare": "shoal.data.preparing.prepare",
+    "register": "shoal.data.registry",
+    "select": "shoal.data.columns",
+    "stream": "shoal.data.streams",
+    "transform": "shoal.data.transforms",
+}
+
+__all__ = [
+    "Draws",
+    "Job",
+    "Rowwise",
+    "Source",
+    "augment",
+    "digits",
+    "open",
+    "open_source",
+    "prepare",
+    "register",
+    "select",
+    "stream",
+    "transform",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "augment":
+        return importlib.import_module("shoal.data.augment")
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'shoal.data' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_EXPORTS[name]), name)
+    globals()[name] = value
+    return value

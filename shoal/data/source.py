@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from shoal.core.config import LoaderSettings
 from shoal.core.cursor import Batches
 from shoal.core.errors import ConfigError
 from shoal.core.order import Indices, Order, WholeOrder
+from shoal.data.request import Batch, Loaded, Request
 
-Batch = Any  # one collated batch: a tensor, or a tuple, list or dict of batches
+__all__ = ["Batch", "Source", "open_source"]
 
 _ACCEPTED = (
     "give a map-style torch Dataset (with __len__ and __getitem__) or an IterableDataset, a tuple or dict of tensors "
@@ -25,6 +27,8 @@ _ACCEPTED = (
 
 class Source(ABC):
     """Samples ``0 .. len-1``. `fetch` is called by one thread at a time, in any process that has a copy."""
+
+    _read_elsewhere = 0
 
     @abstractmethod
     def __len__(self) -> int:
@@ -54,6 +58,36 @@ class Source(ABC):
         """What two workers, and two runs of which one goes on with the other, must have in common; None where that is
         not known."""
         return None
+    def under(self, settings: LoaderSettings) -> Source:
+        """The same samples, read as a run says. A source that has nothing to be told is itself."""
+        return self
+
+    def stream(
+        self, order: Order, seed: int, requests: Iterable[Request], *, epochs: int | None = None, ahead: bool = True
+    ) -> Generator[Loaded, None, None]:
+        """Yield what each request asks for, in order; requests are drawn in the caller's thread. A source may read in
+        the background what will be asked for, but nothing from the epoch with number `epochs` on, and what other
+        epochs have only if that number is given; with `ahead` it may draw requests before it is asked for them. By
+        default none of that."""
+        return (_load(self, order, seed, request) for request in requests)
+
+    def readable(self, indices: Indices) -> Indices:
+        """Those of `indices` that can be read, where others are to be left out."""
+        return indices
+
+    @property
+    def bytes_read(self) -> int:
+        """What was fetched by this process from where the data lies, as far as a source counts it."""
+        return self._read_elsewhere
+
+    def add_bytes_read(self, nbytes: int) -> None:
+        """A process that this one has started has fetched so much."""
+        self._read_elsewhere += nbytes
+
+
+def _load(source: Source, order: Order, seed: int, request: Request) -> Loaded:
+    indices = order.at(request.epoch, request.start, request.stop)
+    return Loaded(request, indices, source.fetch(indices, request.epoch, seed))
 
 
 def open_source(data: object, name: str) -> Source:

@@ -34,6 +34,9 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         config, samples = self.config, len(self.train)
+        object.__setattr__(self, "train", self.train.under(config.loader))
+        if self.test is not None:
+            object.__setattr__(self, "test", self.test.under(config.loader))
         if config.global_batch > samples:
             raise ConfigError(
                 f"global_batch={config.global_batch} is larger than the data set, which has {samples} samples: "
