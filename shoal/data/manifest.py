@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pydantic
 
 from shoal.core.errors import UserError
-from shoal.data.places import AccessError, Place
+from shoal.core.places import AccessError, Place
 
 NAME = "manifest.json"
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from shoal.core.places import Entry, Place
 from shoal.core.registry import Registry
-from shoal.data.places import Entry, Place
 
 
 @dataclass(frozen=True)
