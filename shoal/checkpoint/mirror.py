@@ -176,7 +176,7 @@ class Mirror:
         if _digest(_chunks(target, moved)) != (entry.size_bytes, entry.sha256):
             raise OSError(f"{target} has not arrived as it was sent")
 
-    def fetch(self, name: str, directory: Path, moved: Moved) -> Path:
+    def fetch(self, name: str, directory: Path) -> Path:
         """Copy a checkpoint from there to `directory`, where it appears when it is whole and every byte is right."""
         manifest, data = self.describe(name)
         directory.mkdir(parents=True, exist_ok=True)
@@ -184,7 +184,7 @@ class Mirror:
             for inner, entry in manifest.files.items():
                 at = self.place / name / inner
                 try:
-                    found = write_file(temporary / inner, map(memoryview, _chunks(at, moved)))
+                    found = write_file(temporary / inner, map(memoryview, _chunks(at)))
                 except AbsentError:
                     raise CheckpointError(f"{at} is missing") from None
                 if found != entry:
@@ -241,7 +241,7 @@ class Mirror:
             return []
 
 
-def _chunks(at: Place, moved: Moved) -> Iterator[bytes]:
+def _chunks(at: Place, moved: Moved = lambda count: None) -> Iterator[bytes]:
     with at.open() as file:
         while chunk := file.read(_CHUNK_BYTES):
             moved(len(chunk))

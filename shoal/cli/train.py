@@ -115,6 +115,14 @@ RunDir = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Where the run is kept; the same one resumes it.", rich_help_panel=_HOW),
 ]
+Mirror = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PLACE",
+        help="Copy checkpoints there, too: a path, s3://… or hdfs://…; the run can go on from there alone.",
+        rich_help_panel=_SURVIVES,
+    ),
+]
 Epochs = Annotated[int | None, typer.Option(metavar="N", help="Length in passes over the data.", rich_help_panel=_WHAT)]
 Steps = Annotated[int | None, typer.Option(metavar="N", help="Length in steps.", rich_help_panel=_WHAT)]
 Seed = Annotated[
@@ -154,6 +162,7 @@ def train(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     consistency: Consistency = None,
     codec: Codec = None,
     run_dir: RunDir = None,
+    mirror: Mirror = None,
     listen: Listen = None,
     encrypt: Encrypt = None,
     evaluator: Evaluator = False,
@@ -185,6 +194,7 @@ def train(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
         "comm.codec": codec,
         "comm.encrypt": encrypt,
         "run_dir": None if run_dir is None else str(run_dir),
+        "checkpoint.mirror": mirror,
         "epochs": epochs,
         "steps": steps,
         "seed": seed,

@@ -30,6 +30,7 @@ from shoal.launch.session import Session
 from shoal.train.cutting import Cutting, choose, why_separate
 from shoal.train.initialise import initialise
 from shoal.train.layout import choose_layout
+from shoal.train.mirrored import RunMirror
 from shoal.train.place import Place
 from shoal.train.spec import RunSpec
 
@@ -83,7 +84,9 @@ def open_run(spec: RunSpec, session: Session, number: int, place: Place) -> Open
     program = describe(spec)
     odd = odd_one([json.loads(word) for word in group.gather_bytes(json.dumps(program).encode(), "comparing programs")])
     resume_dir, run_dir = _locate(spec, session, number, group)
-    config = _keep_choices(config, run_dir, group)
+    mirror = RunMirror.of(config, number, run_dir) if place.is_first else None
+    owner = mirror.look() if mirror is not None else None
+    config = _keep_choices(config, run_dir, group, owner.saved if owner is not None else {})
     cutting = _decide(spec, config, group)
     passes = "merged" if cutting.merged else "grain"
     chosen = {"grain": cutting.grain, "passes": passes, "layout": _decide_layout(spec, config, group)}
@@ -91,6 +94,8 @@ def open_run(spec: RunSpec, session: Session, number: int, place: Place) -> Open
     opened = Opened(run_dir, resume_dir, config, cutting, program)
     if odd is not None:
         _refuse(odd, opened, session, place)
+    if mirror is not None:
+        mirror.check(owner, config, session.script)
     return opened
 
 
@@ -176,11 +181,12 @@ def _remember(spec: RunSpec, session: Session, resume_dir: str) -> None:
         session.run_dir = resume_dir
 
 
-def _keep_choices(config: Config, run_dir: RunDir, group: Group) -> Config:
-    """A run that goes on keeps what was chosen for it when it began; the first worker looks it up."""
+def _keep_choices(config: Config, run_dir: RunDir, group: Group, elsewhere: Mapping[str, Any]) -> Config:
+    """A run that goes on keeps what was chosen for it when it began; the first worker looks it up, here or in what is
+    known of the run `elsewhere`."""
     kept: dict[str, Any] = {}
-    if group.rank == 0 and run_dir.exists:
-        saved = run_dir.saved()
+    if group.rank == 0:
+        saved = run_dir.saved() if run_dir.exists else elsewhere
         kept = {name: saved[name] for name in _CHOICES if getattr(config, name) == "auto" and name in saved}
     word = group.gather_bytes(json.dumps(kept).encode(), "keeping earlier choices")[0]
     return config.model_copy(update=json.loads(word))

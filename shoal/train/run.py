@@ -19,7 +19,7 @@ import torch
 from shoal.comm.handing import hand_over
 from shoal.core.cursor import Batches, Cursor, GlobalBatch
 from shoal.core.errors import NonFiniteLoss, NonFiniteState, PeerDiffers, PeerLost, ShoalError
-from shoal.core.events import CodecChosen, Evaluated, RunEnded, SizeWished, StepCommitted, Warned
+from shoal.core.events import CodecChosen, Evaluated, Event, RunEnded, SizeWished, StepCommitted, Warned
 from shoal.core.length import Length
 from shoal.core.order import Indices
 from shoal.core.spans import Spans
@@ -36,6 +36,7 @@ from shoal.train.fleet import idle_servers, reach_fleet, servers_of
 from shoal.train.following import evaluated_elsewhere
 from shoal.train.ledger import Ledger, Result
 from shoal.train.live import Live
+from shoal.train.mirrored import RunMirror
 from shoal.train.opening import Opened, claim, greet, join_run, open_run
 from shoal.train.place import NO_STATE, Place
 from shoal.train.rates import Rates
@@ -45,6 +46,8 @@ from shoal.train.scribe import Scribe
 from shoal.train.sizing import bounds_of, size_message
 from shoal.train.spec import RunSpec
 from shoal.train.stretch import Stretch
+
+_INTERRUPTED_S = 10.0  # for the last copy of a checkpoint, where someone waits for the end of the run
 
 
 class Run:
@@ -117,22 +120,22 @@ class Run:
         self._balancing.meet(place)
         self._bind(opening, alike=False)
         claim(self._opened, self._session, opening, place)
-        self._saver.settle(place.keeps_record)
         opening.callback(self._saver.close)
         stored = self._opened.run_dir.summary() if place.keeps_record else None
         self._stored = json.loads(place.group.gather_bytes(json.dumps(stored).encode(), "looking at its past")[0])
-        warnings = self._known_limits()
-        resumed: Resumed | None = None
-        if place.keeps_record:
-            resumed = self._saver.newest(warnings.append)
-        found = place.group.gather_bytes(b"1" if resumed is not None else b"", "agreeing on a checkpoint")[0]
+        notes: list[Event] = [Warned(words) for words in self._known_limits()]
+        if self._mirror is not None and place.keeps_record:
+            self._mirror.claim(self.config, self._session.script, notes.append)
+        find = functools.partial(self._saver.newest_anywhere, notes.append)
+        found, resumed = place.wait_for_first(find, "looking for a checkpoint")
+        self._saver.settle(place.keeps_record)
         if found:
             parts = resumed.live.parts({}) if resumed is not None else ({}, {})
             self._load(Live.of(*hand_over(place.group, 0, *parts)))
         elif self._snapshots:
             self.ledger.due.append("save")  # there must always be one to go back to
         self._scribe.begin(
-            self._opened, place, self._batches, greet(place), self.cursor, resumed.path if resumed else None, warnings
+            self._opened, place, self._batches, greet(place), self.cursor, resumed.path if resumed else None, notes
         )
         self._new_feed(opening)
 
@@ -160,7 +163,8 @@ class Run:
         self._batches = Batches(len(self._spec.train), self.config.global_batch, self.config.grain)  # type: ignore[arg-type]  # settled by open_run
         self._samples_order = self._spec.train.order(self.config.seed, self.config.loader.shuffle, self._batches)
         self._coverage = CoverageRecord(len(self._spec.train), whole=self._strategy.needs.survives)
-        self._saver = Saver(opened.run_dir.checkpoints, self.config.checkpoint)
+        self._mirror = RunMirror.of(self.config, self._number, opened.run_dir)
+        self._saver = Saver(opened.run_dir.checkpoints, self.config, self._session.script, self._mirror)
         self._balancing = Balancing(self.config, self._batches, self._strategy.needs.leases)
 
     def _bind(self, opening: contextlib.ExitStack, alike: bool) -> None:
@@ -304,7 +308,7 @@ class Run:
         if place.keeps_record:
             for event in self._saver.flush():
                 self._scribe(event)
-            resumed = self._saver.newest(lambda words: self._scribe(Warned(words)))
+            resumed = self._saver.newest(self._scribe)
         if not place.group.gather_bytes(b"1" if resumed is not None else b"", "looking for a checkpoint")[0]:
             raise ShoalError(
                 "the servers have lost the model, and there is no checkpoint: set checkpoint.every or server.replicas=2"
@@ -617,10 +621,18 @@ class Run:
             result = None
             while result is None:
                 result = self._finish()
+            self._follow_mirror(_INTERRUPTED_S if self.interrupted else self.config.checkpoint.mirror_wait_s)
             self._scribe(RunEnded(str(result["status"]), self.cursor, self.ledger.stopping, result))
             self._enter("end")
             self._attendance.finish(self._number)
         return result
+
+    def _follow_mirror(self, deadline_s: float) -> None:
+        """The last checkpoint is on disk: see it into the mirror."""
+        self._enter("save")
+        for event in self._saver.follow_mirror(deadline_s):
+            self._session.control.tick(self._place.me.seat)
+            self._scribe(event)
 
     def _finish(self) -> dict[str, Any] | None:
         """Do the next of what is left to do at the end; the summary comes last. Whatever view this is, all its members
@@ -662,6 +674,7 @@ class Run:
             with contextlib.suppress(ShoalError, OSError):
                 for event in self._saver.flush(deadline_s=1.0 if at_once else 30.0):
                     self._scribe(event)
+                self._follow_mirror(0.0 if at_once else _INTERRUPTED_S)
             ended = ("interrupted", "ended at once") if at_once else ("failed", _in_one_line(error))
             with contextlib.suppress(ShoalError, OSError):
                 self._scribe(RunEnded(ended[0], self.cursor, ended[1]))

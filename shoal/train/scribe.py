@@ -63,14 +63,14 @@ class Scribe:
 
     def begin(
         self, opened: Opened, place: Place, batches: Batches, members: Sequence[Member], cursor: Cursor,
-        resumed_from: Path | None, warnings: Sequence[str],
+        resumed_from: Path | None, notes: Sequence[Event],
     ) -> None:  # fmt: skip
         """The run begins, in its first view."""
         if not place.keeps_record:
             return
         self._session.take_terminal()
         info = self._keep(opened, place, batches)
-        for event in opening_events(info, opened, members, batches, cursor, resumed_from, warnings):
+        for event in opening_events(info, opened, members, batches, cursor, resumed_from, notes):
             self(event)
         self(_view_event(place.view.number, members))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from shoal.core.cursor import Batches, Cursor
-from shoal.core.events import Decision, Event, MemberJoined, RunStarted, Warned
+from shoal.core.events import Decision, Event, MemberJoined, RunStarted
 from shoal.core.world import Member
 from shoal.launch.resume import resume_command
 from shoal.launch.session import Session
@@ -40,16 +40,15 @@ def run_info(
 
 def opening_events(
     info: RunInfo, opened: Opened, members: Sequence[Member], batches: Batches, cursor: Cursor,
-    resumed_from: Path | None, warnings: Sequence[str],
+    resumed_from: Path | None, notes: Sequence[Event],
 ) -> Iterator[Event]:  # fmt: skip
-    """Who is there, what was chosen, what is amiss, and where training begins."""
+    """Who is there, what was chosen, what is to be noted, and where training begins."""
     for member in members:
         yield MemberJoined(member.role, member.rank, member.host, member.pid)
     yield Decision("grain", f"{opened.cutting.grain}, {opened.config.passes}", opened.cutting.why)
     if opened.config.layout == "channels_last":
         yield Decision("layout", "channels_last", "the model's convolutions are quicker so, and it gave the same loss")
-    for warning in warnings:
-        yield Warned(warning)
+    yield from notes
     yield RunStarted(
         strategy=info.strategy,
         backend=info.backend,

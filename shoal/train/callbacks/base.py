@@ -17,6 +17,7 @@ from shoal.core.events import (
     Fault,
     MemberJoined,
     MemberLost,
+    Mirrored,
     RunEnded,
     RunStarted,
     StepCommitted,
@@ -73,6 +74,9 @@ class Callback:
 
     def on_checkpoint(self, event: CheckpointSaved, run: RunInfo) -> Stop | None:
         """A checkpoint is complete on disk."""
+
+    def on_mirror(self, event: Mirrored, run: RunInfo) -> Stop | None:
+        """Something is to be told of a copy of a checkpoint."""
 
     def on_member_joined(self, event: MemberJoined, run: RunInfo) -> Stop | None:
         """A process has joined the run."""

@@ -12,6 +12,7 @@ from shoal.core.events import (
     Evaluated,
     Fault,
     MemberLost,
+    Mirrored,
     RunEnded,
     RunStarted,
     StepCommitted,
@@ -105,6 +106,10 @@ class Progress(Callback):
 
     def on_checkpoint(self, event: CheckpointSaved, run: RunInfo) -> None:
         self._saved_step = event.cursor.step
+
+    def on_mirror(self, event: Mirrored, run: RunInfo) -> None:
+        if event.status != "copied":
+            self._note(*wording.mirror(event))
 
     def on_member_lost(self, event: MemberLost, run: RunInfo) -> None:
         self._note(f"{event.role} {event.rank} on {event.host} was lost: {event.cause}", "red")
