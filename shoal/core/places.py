@@ -175,12 +175,14 @@ class Place:
             if self.protocol not in ("s3", "s3a", "http", "https", "memory"):
                 self.fs.makedirs(draft.path.rpartition("/")[0] or "/", exist_ok=True)
             if self.protocol in ("s3", "s3a"):  # an object appears when it is complete
-                with self.fs.open(self.path, "wb") as file:
-                    try:
-                        yield file
-                    except BaseException:
-                        file.discard()
-                        raise
+                file = self.fs.open(self.path, "wb")
+                try:
+                    yield file
+                    file.close()
+                except BaseException:
+                    file.discard()
+                    file.closed = True  # or it would be completed after all when it is closed
+                    raise
                 return
             try:
                 with self.fs.open(draft.path, "wb") as file:
