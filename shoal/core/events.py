@@ -123,6 +123,17 @@ class Mirrored(Event):
 
 
 @dataclass(frozen=True)
+class FilesArrived(Event):
+    """`epoch` trains on these files of a source that grows, and on no others. `over`: nothing more has come."""
+
+    kind: ClassVar[str] = "arrivals"
+    epoch: int
+    files: tuple[str, ...]
+    samples: int
+    over: bool = False
+
+
+@dataclass(frozen=True)
 class Fault(Event):
     """Something went wrong: who, where, why; `phase` is what the member did last, `stack` its Python stack where that
     could be taken from outside. `resumed_s`: from then to the next committed step; known at the end of the run."""

@@ -87,6 +87,9 @@ def open_run(spec: RunSpec, session: Session, number: int, place: Place) -> Open
     mirror = RunMirror.of(config, number, run_dir) if place.is_first else None
     owner = mirror.look() if mirror is not None else None
     config = _keep_choices(config, run_dir, group, owner.saved if owner is not None else {})
+    growing = spec.growing
+    if growing is not None and "auto" in (config.passes, config.layout):
+        place.wait_for_first(growing.sampled, "waiting for the first file")
     cutting = _decide(spec, config, group)
     passes = "merged" if cutting.merged else "grain"
     chosen = {"grain": cutting.grain, "passes": passes, "layout": _decide_layout(spec, config, group)}
@@ -203,9 +206,12 @@ def _decide(spec: RunSpec, config: Config, group: Group) -> Cutting:
 
 def _decide_layout(spec: RunSpec, config: Config, group: Group) -> str:
     """The first worker tries it; its word holds for all."""
+    if config.layout != "auto":
+        return config.layout
     word = b""
     if group.rank == 0:
-        few = spec.train.fetch(np.arange(min(_PROBE_SAMPLES, len(spec.train)), dtype=np.int64), 0, config.seed)
+        train = spec.train.sampled()
+        few = train.fetch(np.arange(min(_PROBE_SAMPLES, len(train)), dtype=np.int64), 0, config.seed)
         word = choose_layout(config.layout, spec.program.model, spec.program.objective, few).encode()
     return group.gather_bytes(word, "agreeing on the layout")[0].decode()
 
@@ -214,11 +220,12 @@ def decide_cutting(spec: RunSpec, config: Config) -> Cutting:
     """Settle the grain, by trying a few samples on the model where the user left it open."""
     separate = None
     if config.passes == "auto":
-        count = min(_PROBE_SAMPLES, len(spec.train))
+        train = spec.train.sampled()
+        count = min(_PROBE_SAMPLES, len(train))
         half = max(1, count // 2)
         indices = np.arange(count, dtype=np.int64)
-        both = spec.train.fetch(indices, 0, config.seed)
-        parts = [spec.train.fetch(part, 0, config.seed) for part in (indices[:half], indices[half:]) if len(part)]
+        both = train.fetch(indices, 0, config.seed)
+        parts = [train.fetch(part, 0, config.seed) for part in (indices[:half], indices[half:]) if len(part)]
         separate = why_separate(spec.program.model, spec.program.objective, parts, both)
     elif config.passes == "grain":
         separate = "passes=grain"
@@ -227,10 +234,10 @@ def decide_cutting(spec: RunSpec, config: Config) -> Cutting:
 
 def describe(spec: RunSpec) -> dict[str, Any]:
     """What all workers must have in common, as plain values by name."""
-    model = spec.program.model
+    model, growing = spec.program.model, spec.growing
     shapes = [[name, list(p.shape), str(p.dtype), p.requires_grad] for name, p in model.named_parameters()]
     return {
-        "samples of training data": len(spec.train),
+        "samples of training data": str(growing.place) if growing is not None else len(spec.train),
         "samples of test data": len(spec.test) if spec.test is not None else 0,
         "parameters (a digest of names and shapes)": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:12],
         **{f"the setting {name}": value for name, value in flatten(spec.config.to_json()).items()},

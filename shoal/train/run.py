@@ -12,18 +12,21 @@ import json
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from shoal.comm.handing import hand_over
+from shoal.core.arrivals import NOTHING, Instalment
 from shoal.core.cursor import Batches, Cursor, GlobalBatch
 from shoal.core.errors import NonFiniteLoss, NonFiniteState, PeerDiffers, PeerLost, ShoalError
-from shoal.core.events import CodecChosen, Evaluated, Event, RunEnded, SizeWished, StepCommitted, Warned
+from shoal.core.events import CodecChosen, Evaluated, Event, FilesArrived, RunEnded, SizeWished, StepCommitted, Warned
 from shoal.core.length import Length
 from shoal.core.order import Indices
 from shoal.core.spans import Spans
 from shoal.core.world import View
+from shoal.data.following import FollowingSource
 from shoal.data.source import Source
 from shoal.elastic.attendance import RunOver
 from shoal.launch.session import Session, SessionEnd
@@ -34,6 +37,7 @@ from shoal.train.evaluate import AUTO_BATCH, evaluate
 from shoal.train.feed import Feed
 from shoal.train.fleet import idle_servers, reach_fleet, servers_of
 from shoal.train.following import evaluated_elsewhere
+from shoal.train.growth import agree, count
 from shoal.train.ledger import Ledger, Result
 from shoal.train.live import Live
 from shoal.train.mirrored import RunMirror
@@ -134,6 +138,7 @@ class Run:
             self._load(Live.of(*hand_over(place.group, 0, *parts)))
         elif self._snapshots:
             self.ledger.due.append("save")  # there must always be one to go back to
+        self._expect_files()
         self._scribe.begin(
             self._opened, place, self._batches, greet(place), self.cursor, resumed.path if resumed else None, notes
         )
@@ -160,18 +165,26 @@ class Run:
 
     def _settle(self, opened: Opened) -> None:
         self._opened, self.config = opened, opened.config
-        self._batches = Batches(len(self._spec.train), self.config.global_batch, self.config.grain)  # type: ignore[arg-type]  # settled by open_run
-        self._samples_order = self._spec.train.order(self.config.seed, self.config.loader.shuffle, self._batches)
+        self._growing = self._spec.growing
+        if self._growing is not None:
+            self._growing.take(NOTHING)
+        self._cut()
         self._coverage = CoverageRecord(len(self._spec.train), whole=self._strategy.needs.survives)
         self._mirror = RunMirror.of(self.config, self._number, opened.run_dir)
         self._saver = Saver(opened.run_dir.checkpoints, self.config, self._session.script, self._mirror)
         self._balancing = Balancing(self.config, self._batches, self._strategy.needs.leases)
 
+    def _cut(self) -> None:
+        """See how the samples of an epoch are cut, and in which order they come."""
+        train, config = self._spec.train, self.config
+        self._batches = Batches(len(train), config.global_batch, config.grain)  # type: ignore[arg-type]  # settled by open_run
+        self._samples_order = train.order(config.seed, config.loader.shuffle, self._batches)
+
     def _bind(self, opening: contextlib.ExitStack, alike: bool) -> None:
         self._replica = self._strategy.bind(self._spec.program, self._runtime(alike))
         opening.callback(lambda: self._strategy.close(self._replica))
-        initial = self._strategy.initial_learning_rates(self._replica)
-        self._rates = Rates(self._spec.schedule, initial, self._batches.per_epoch)
+        self._initial_rates = self._strategy.initial_learning_rates(self._replica)
+        self._rates = Rates(self._spec.schedule, self._initial_rates, self._batches.per_epoch)
 
     def _runtime(self, alike: bool) -> Runtime:
         config = self.config
@@ -203,7 +216,7 @@ class Run:
 
     def _new_feed(self, closing: contextlib.ExitStack | None = None) -> None:
         weights = self._balancing.weights
-        self._feed = Feed(self._spec, self._opened, self._place, self._batches, weights, self.cursor, self.total_steps)
+        self._feed = Feed(self._spec, self._opened, self._place, self._batches, weights, self.cursor, self._read_until)
         if (news := self._balancing.news(self.cursor.step)) is not None:
             self._scribe(news)
         if closing is not None:
@@ -230,6 +243,9 @@ class Run:
     def _load(self, live: Live) -> None:
         """Take over the state of another worker, or of a checkpoint."""
         self._strategy.load(self._replica, live.state)
+        if self._growing is not None and live.ledger.arrivals != self.ledger.arrivals:
+            self._coverage = CoverageRecord(0, whole=self._strategy.needs.survives)
+            self._cut_instalment(self._growing, live.ledger.arrivals)
         self._coverage.restore(live.counts.numpy(), live.finished, self._place.is_first)
         self._account.restore(*live.epoch_loss)
         self.ledger = live.ledger
@@ -357,11 +373,27 @@ class Run:
         """The length of the run in steps; None where the user's own loop decides."""
         if self.config.steps is not None:
             return self.config.steps
+        if self._growing is not None:
+            return None
         return self.config.epochs * self._batches.per_epoch if self.config.epochs is not None else None
 
     @property
     def done(self) -> bool:
-        return bool(self.ledger.stopping) or (self.total_steps is not None and self.cursor.step >= self.total_steps)
+        if self.ledger.stopping or (self.total_steps is not None and self.cursor.step >= self.total_steps):
+            return True
+        if self._growing is None:
+            return False
+        most = self.config.epochs
+        return self.ledger.arrivals.over or (most is not None and self.cursor.epoch >= most)
+
+    @property
+    def _read_until(self) -> int | None:
+        """The step up to which it is known what will be read; None: for ever."""
+        if self._growing is None:
+            return self.total_steps
+        at, ends = self.cursor, self.total_steps
+        known = self._batches.per_epoch - at.batch if self.ledger.arrivals.epoch == at.epoch else 0
+        return at.step + known if ends is None else min(ends, at.step + known)
 
     @property
     def interrupted(self) -> bool:
@@ -475,6 +507,12 @@ class Run:
         if result.save and "save" not in due:
             due.append("save")
         ledger.due = [*due, *(["reason"] if result.stop else [])]
+        if self._growing is not None and self.cursor.batch == 0:
+            # its files are done with, and may go
+            ledger.arrivals = ledger.arrivals.closed()
+            self._cut_instalment(self._growing, ledger.arrivals)
+            if not self.done:
+                ledger.due.append("arrivals")
         self._session.control.step_done(self._place.me.seat)
         self._scribe(
             StepCommitted(
@@ -526,6 +564,7 @@ class Run:
             "evaluate": self.evaluate,
             "save": self.save,
             "reason": self._agree_to_stop,
+            "arrivals": self._await_files,
         }
         while self.ledger.due:
             acts[self.ledger.due[0]]()
@@ -533,6 +572,60 @@ class Run:
     def _no_longer_due(self, what: str) -> None:
         if self.ledger.due[:1] == [what]:
             del self.ledger.due[0]
+
+    # ---- data that grows
+
+    def _expect_files(self) -> None:
+        """A run begins or goes on: look for files, unless it is in the middle of an epoch. Where nothing more had come
+        when it ended, something may have come since."""
+        arrivals = self.ledger.arrivals
+        if self._growing is None or (arrivals.epoch == self.cursor.epoch and not arrivals.over):
+            return
+        self.ledger.arrivals = arrivals.closed()
+        if not self.done:
+            self.ledger.due.append("arrivals")
+
+    def _await_files(self) -> None:
+        """An epoch is to begin: agree on its files, as soon as there are some, or on that there will be none."""
+        assert self._growing is not None
+        if self.done:
+            self._no_longer_due("arrivals")
+            return
+        agreed = self._act(functools.partial(self._agree_on_files, self._growing))
+        if agreed["change"] and agreed["view"] == self._place.view.number and not agreed["stop"]:
+            self._leave_view()
+
+    def _agree_on_files(self, growing: FollowingSource) -> Result:
+        self._enter("data")
+        place, ledger = self._place, self.ledger
+        tick = functools.partial(self._session.control.tick, place.me.seat)
+        agreed = agree(growing, ledger.arrivals, self.cursor.epoch, place.group, self._wishes, tick)
+        if agreed.found is not None:
+            samples = count(growing, agreed.found, place.group)
+            if samples or agreed.found.over:
+                self._begin(growing, agreed.found)
+                self._no_longer_due("arrivals")
+                names = tuple(file.name for file in agreed.found.files)
+                self._scribe(FilesArrived(agreed.found.epoch, names, samples, agreed.found.over))
+            else:  # files without samples are passed over
+                ledger.arrivals = replace(ledger.arrivals, seen=agreed.found.known)
+        if agreed.stop and "reason" not in ledger.due:
+            ledger.due.insert(0, "reason")
+        return {"stop": agreed.stop, "change": agreed.change, "view": place.view.number}
+
+    def _begin(self, growing: FollowingSource, instalment: Instalment) -> None:
+        """Train on `instalment` from now on: cut its samples, and count how often they are used."""
+        self._feed.close()
+        self._cut_instalment(growing, instalment)
+        self.ledger.arrivals = instalment
+        self._new_feed()
+
+    def _cut_instalment(self, growing: FollowingSource, instalment: Instalment) -> None:
+        growing.take(instalment)
+        self._cut()
+        self._coverage.begin(len(growing))
+        self._balancing.cut(self._batches)
+        self._rates = Rates(self._spec.schedule, self._initial_rates, self._batches.per_epoch)
 
     # ---- evaluation and saving
 

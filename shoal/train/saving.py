@@ -20,6 +20,7 @@ from shoal.checkpoint.retention import to_remove
 from shoal.checkpoint.shards import pack_state, unpack_state
 from shoal.checkpoint.writer import Writer
 from shoal.comm.group import Group
+from shoal.core.arrivals import NOTHING, Instalment
 from shoal.core.config import Config
 from shoal.core.coverage import Counts, CoverageTotals, EpochCoverage, totals
 from shoal.core.cursor import Cursor
@@ -89,6 +90,11 @@ class CoverageRecord:
     @property
     def finished(self) -> CoverageTotals:
         return self._finished
+
+    def begin(self, samples: int) -> None:
+        """An epoch begins that has so many samples, because the data grows."""
+        assert not self._epoch.counts.any(), "the epoch before is not finished"
+        self._epoch = EpochCoverage(samples)
 
     def restore(self, counts: Counts, finished: CoverageTotals, first: bool) -> None:
         """Go on from a checkpoint, or from what another worker has: where the record is not whole, the first worker
@@ -170,6 +176,7 @@ class Saver:
             "epoch_loss": account.epoch_loss,
             "epoch_weight": account.epoch_weight,
             "due": [what for what in ledger.due if what == "evaluate"],
+            **({"arrivals": ledger.arrivals.to_json()} if ledger.arrivals != NOTHING else {}),
         }
         try:
             self._writer.save(f"step-{cursor.step:08d}", [own, *shards[1:]], cursor, meta)
@@ -253,6 +260,7 @@ class Saver:
             evaluated=cursor if meta["evaluated"] else None,
             saved=cursor,
             due=list(meta.get("due", ())),
+            arrivals=Instalment.from_json(meta["arrivals"]) if "arrivals" in meta else NOTHING,
         )
         self.last_path = str(found.path)
         return Resumed(

@@ -29,7 +29,7 @@ def run_info(
         backend=place.group.backend,
         workers=place.group.size,
         total_steps=total_steps or 0,
-        steps_per_epoch=batches.per_epoch,
+        steps_per_epoch=batches.per_epoch if spec.growing is None else 0,
         module=spec.program.model,
         json_output=session.json_output,
         resume_command=resume_command(session, opened.config.workers, opened.resume_dir),
