@@ -15,6 +15,8 @@ import hypothesis
 import pytest
 
 from shoal.testing.ranks import RankHarness
+from shoal.testing.services.fixtures import _hdfs, _s3, hdfs, s3  # noqa: F401 - fixtures
+from shoal.testing.services.sharing import keepers
 
 # how quick the machine is says nothing about the code, and a failure must come again when it is looked into
 hypothesis.settings.register_profile("shoal", deadline=None, derandomize=True)
@@ -101,7 +103,7 @@ def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     changed = {number: handler for number, handler in heeded.items() if signal.getsignal(number) != handler}
     for number, handler in changed.items():
         signal.signal(number, handler)
-    tolerated = {getattr(resource_tracker._resource_tracker, "_pid", None)}
+    tolerated = {getattr(resource_tracker._resource_tracker, "_pid", None), *keepers}
     harness: RankHarness | None = request.getfixturevalue("_zygote") if "ranks" in request.fixturenames else None
     zygote = harness.pid if harness is not None else None
     open_run = harness is not None and harness.run_is_open

@@ -18,6 +18,7 @@ from shoal.checkpoint.mirror import Held, Mirror, Owner
 from shoal.checkpoint.retention import Record
 from shoal.core.errors import CheckpointError, UserError
 from shoal.core.events import Mirrored
+from shoal.core.places import UnreachableError
 
 _NICENESS = 10  # of the thread: on a busy machine training goes first
 _FIRST_S, _LONGEST_S = 0.5, 30.0
@@ -178,7 +179,7 @@ class Mirroring:
 def _wants_help(error: Exception) -> bool:
     """Whether waiting alone will hardly mend it."""
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return full or isinstance(error, UserError)
+    return full or (isinstance(error, UserError) and not isinstance(error, UnreachableError))
 
 
 def _words(error: Exception) -> str:

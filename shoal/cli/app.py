@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from shoal import __version__
-from shoal.cli import doctor, join, kvstore, scale
+from shoal.cli import data, doctor, join, kvstore, prepare, scale
 from shoal.cli.drill import DrillCommand, drill
 from shoal.cli.settings import print_settings
 from shoal.cli.teaching import TaughtCommand, taught_by
@@ -25,7 +25,12 @@ app.command(name="drill", cls=DrillCommand)(drill)
 app.command(name="join", cls=taught_by(join.EXAMPLES))(join.join)
 app.command(name="scale", cls=taught_by(scale.EXAMPLES))(scale.scale)
 app.command(name="kvstore", cls=taught_by(kvstore.EXAMPLES))(kvstore.kvstore)
+app.command(name="prepare", cls=taught_by(prepare.EXAMPLES))(prepare.prepare)
 app.command(name="doctor", cls=taught_by(doctor.EXAMPLES))(doctor.doctor)
+
+data_app = typer.Typer(help="Look at prepared data sets.", no_args_is_help=True)
+data_app.command(name="inspect", cls=taught_by(data.EXAMPLES))(data.inspect)
+app.add_typer(data_app, name="data")
 
 
 @app.command(name="settings")

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import socket
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +18,41 @@ from shoal.core.errors import ShoalError, UserError
 _EXTRAS = {"s3": "s3", "s3a": "s3", "hdfs": "hdfs", "http": "https", "https": "https"}
 _ABSENT = ("NoSuchBucket", "NoSuchKey", "404")
 _REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "Forbidden", "Unauthorized", "403", "401")
-_MADE: dict[tuple[int, str, tuple[tuple[str, Any], ...]], Any] = {}  # file systems, by process: they have threads
+_S3_ENVIRONMENT = (
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_PROFILE",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+)
+# what libraries raise, without its being an OSError, when a service does not answer in the middle of things
+_MAY_PASS = [
+    "ConnectTimeoutError",
+    "ReadTimeoutError",
+    "EndpointConnectionError",
+    "ConnectionClosedError",
+    "HTTPClientError",
+    "ResponseStreamingError",
+    "IncompleteRead",
+    "FSTimeoutError",
+    "ServerDisconnectedError",
+    "ClientPayloadError",
+]
+_ANSWER_S = 5.0  # how long one may take to accept a connection, when it is asked for the first time
+# listings are never kept: others write, too. The name node is asked for seconds, not for minutes
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "s3": {"use_listings_cache": False},
+    "s3a": {"use_listings_cache": False},
+    "http": {"use_listings_cache": False},
+    "https": {"use_listings_cache": False},
+    "hdfs": {
+        "dfs.client.failover.max.attempts": "4",
+        "dfs.client.failover.sleep.base.millis": "250",
+        "dfs.client.failover.sleep.max.millis": "2000",
+    },
+}
+_MADE: dict[tuple[int, str, str], Any] = {}  # file systems, by process: they have threads
 
 
 class AccessError(UserError):
@@ -23,6 +61,10 @@ class AccessError(UserError):
 
 class AbsentError(AccessError):
     """There is nothing at a place."""
+
+
+class UnreachableError(AccessError):
+    """Nobody answers for a place. That may pass."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +80,12 @@ class Entry:
 class Place:
     """A file or a folder. `options` are fsspec's own, such as an endpoint; they are not part of `url`.
 
-    What is asked of it raises `AccessError` for what a person can mend, and lets `OSError` through for what may pass.
+    What is asked of it raises `AccessError` for what a person can mend, which includes that nobody answers when this
+    process asks for the first time; and `OSError` for what may pass.
     """
 
     url: str
-    options: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+    options: tuple[tuple[str, Any], ...] = field(default=(), repr=False, hash=False)  # may hold dicts
 
     @classmethod
     def of(cls, where: str | os.PathLike[str] | Place, options: Mapping[str, Any] | None = None) -> Place:
@@ -79,20 +122,22 @@ class Place:
     @property
     def fs(self) -> Any:
         """fsspec's file system, made in this process."""
-        key = (os.getpid(), self.protocol + self._host, self.options)
+        key = (os.getpid(), self.protocol + self._host, repr(self.options))
         if key not in _MADE:
             _MADE[key] = self._make()
         return _MADE[key]
 
     @property
     def _host(self) -> str:
-        # one file system for each name node; s3 and others have one for all of it
-        return self.url.partition("://")[2].partition("/")[0] if self.protocol == "hdfs" else ""
+        # what else one file system is for: a name node, a server, or those keys and that endpoint
+        if self.protocol in ("s3", "s3a"):
+            return " ".join(os.environ.get(name, "") for name in _S3_ENVIRONMENT)
+        return self.url.partition("://")[2].partition("/")[0] if self.protocol in ("hdfs", "http", "https") else ""
 
     def _make(self) -> Any:
-        options = dict(self.options)
-        if self.protocol in ("s3", "s3a"):  # others write there, too: what was listed once is no answer later
-            options.setdefault("use_listings_cache", False)
+        defaults = {} if self.protocol == "hdfs" and "HADOOP_CONF_DIR" in os.environ else _DEFAULTS
+        options = {**defaults.get(self.protocol, {}), **dict(self.options)}
+        self._knock()
         try:
             import fsspec
 
@@ -107,6 +152,34 @@ class Place:
         except Exception as error:
             self.refuse(error)
         return made
+
+    def _knock(self) -> None:
+        """Raises `AccessError` if nobody listens: what the libraries take minutes to find out, and say less clearly."""
+        address = self._address
+        if address is None:
+            return
+        try:
+            socket.create_connection(address, _ANSWER_S).close()
+        except OSError as error:
+            why = f"no answer within {_ANSWER_S:.0f} s" if isinstance(error, TimeoutError) else error.strerror or error
+            raise UnreachableError(
+                f"{self.url} cannot be reached: {address[0]}, port {address[1]}: {why}. Check the address, and whether "
+                "the service runs"
+            ) from None
+
+    @property
+    def _address(self) -> tuple[str, int] | None:
+        """Where a connection will go; None where only the library knows."""
+        if self.protocol in ("s3", "s3a"):
+            options = dict(self.options)
+            endpoint = options.get("endpoint_url") or options.get("client_kwargs", {}).get("endpoint_url")
+            url = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+        else:
+            url = self.url if self.protocol in ("hdfs", "http", "https") else ""
+        parts = urllib.parse.urlsplit(url)
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+        proxied = parts.scheme in ("http", "https") and urllib.request.getproxies().get(parts.scheme) is not None
+        return (parts.hostname, port) if parts.hostname and port and not proxied else None
 
     @property
     def path(self) -> str:
@@ -141,7 +214,9 @@ class Place:
                     part.startswith((".", "_")) for part in inner.split("/")
                 ):
                     place = self / inner if inner else self
-                    entries.append(Entry(place, int(detail.get("size") or 0), _mark(detail)))
+                    nbytes = detail.get("size")
+                    nbytes = self.fs.size(path) if nbytes is None else nbytes  # a list on the web has no sizes
+                    entries.append(Entry(place, int(nbytes or 0), _mark(detail)))
         if not entries and not self.exists():
             raise AbsentError(f"{self.url} does not exist: check the path")
         return entries
@@ -150,6 +225,8 @@ class Place:
         """Its bytes, or those of a range."""
         with self._told():
             data: bytes = self.fs.cat_file(self.path, start=start, end=stop)
+        if start is not None and stop is not None and len(data) > stop - start:
+            return data[start:stop]  # a web server that knows no ranges has sent the whole file
         return data
 
     def open(self, mode: str = "rb") -> Any:
@@ -180,7 +257,8 @@ class Place:
                     yield file
                     file.close()
                 except BaseException:
-                    file.discard()
+                    with contextlib.suppress(Exception):
+                        file.discard()
                     file.closed = True  # or it would be completed after all when it is closed
                     raise
                 return
@@ -201,6 +279,9 @@ class Place:
         with self._told():
             if self.is_local:
                 Path(self.path).replace(to.path)
+                return
+            if self.protocol == "hdfs":
+                self.fs.mv(self.path, to.path, overwrite=True)
                 return
             if self.fs.exists(to.path):
                 self.fs.rm(to.path)
@@ -225,16 +306,25 @@ class Place:
 
     def refuse(self, error: Exception) -> NoReturn:
         """Raise what `error`, which came from the file system, means to a person; else itself."""
-        # a disk's errors have numbers of their own, and its paths may hold any words
-        words = "" if self.is_local else f"{type(error).__name__}: {error}"
-        if isinstance(error, FileNotFoundError) or any(word in words for word in _ABSENT):
+        # a number in an address is no answer: a port may be 40412, a file part-00404. A disk's errors have numbers of
+        # their own, and its paths may hold any words
+        words = "" if self.is_local else f"{type(error).__name__}: {error}".replace(self.url, "")
+
+        def told(names: tuple[str, ...]) -> bool:
+            return any(re.search(rf"\b{name}\b", words) for name in names)
+
+        if getattr(error.__cause__, "status", None) in (401, 403):  # of a web server, which fsspec calls not found
+            raise AccessError(f"{self.url} may not be used ({error.__cause__}): check the credentials") from None
+        if isinstance(error, FileNotFoundError) or told(_ABSENT):
             raise AbsentError(f"{self.url} does not exist: check the path") from None
-        if isinstance(error, PermissionError) or any(word in words for word in _REFUSED):
+        if isinstance(error, PermissionError) or told(_REFUSED):
             raise AccessError(f"{self.url} may not be used ({error}): check the permissions or credentials") from None
         if "NoCredentials" in words or "Unable to locate credentials" in words:
             raise AccessError(
                 f"{self.url} needs credentials and there are none: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             ) from None
+        if not isinstance(error, OSError) and type(error).__name__ in _MAY_PASS:
+            raise ConnectionError(f"{self.url}: {words}") from error
         raise error
 
 

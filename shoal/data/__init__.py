@@ -1,7 +1,34 @@
-"""Where samples come from, and in which order."""
+"""Where samples come from, and in which order; and how raw files become data sets."""
 
-from shoal.data.digits import digits
-from shoal.data.following import follow
-from shoal.data.source import Source, open_source
+from __future__ import annotations
 
-__all__ = ["Source", "digits", "follow", "open_source"]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shoal.data.digits import digits as digits
+    from shoal.data.following import follow as follow
+    from shoal.data.preparing.job import Job as Job
+    from shoal.data.preparing.prepare import prepare as prepare
+    from shoal.data.source import Source as Source
+    from shoal.data.source import open_source as open_source
+
+# Public names and where they are. Imported when first used: preparing data must not pay for PyTorch in every process.
+_EXPORTS = {
+    "Job": "shoal.data.preparing.job",
+    "Source": "shoal.data.source",
+    "digits": "shoal.data.digits",
+    "follow": "shoal.data.following",
+    "open_source": "shoal.data.source",
+    "prepare": "shoal.data.preparing.prepare",
+}
+
+__all__ = ["Job", "Source", "digits", "follow", "open_source", "prepare"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'shoal.data' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_EXPORTS[name]), name)
+    globals()[name] = value
+    return value

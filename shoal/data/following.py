@@ -17,7 +17,7 @@ from shoal.core.arrivals import NOTHING, Arrived, Instalment, settled
 from shoal.core.cursor import Batches
 from shoal.core.errors import ConfigError, UserError
 from shoal.core.order import Indices, Order
-from shoal.core.places import AbsentError, Place
+from shoal.core.places import AbsentError, Place, UnreachableError
 from shoal.data.source import Batch, Source, open_source
 
 ENDS = ("_END", "_SUCCESS")
@@ -115,10 +115,9 @@ class Watch:
         try:
             ended = any((self._source.place / name).exists() for name in ENDS)  # before the files: then all are there
             now = self._list()
-        except UserError:
-            raise
-        except Exception:  # each kind of place has errors of its own
-            if late:
+        except Exception as error:  # each kind of place has errors of its own
+            lasting = isinstance(error, UserError) and not isinstance(error, UnreachableError)
+            if late or lasting:
                 raise
             return None
         if now != self._before:

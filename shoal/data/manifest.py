@@ -14,7 +14,7 @@ import pydantic
 from shoal.core.errors import UserError
 from shoal.core.places import AccessError, Place
 
-NAME = "manifest.json"
+NAME = "_manifest.json"  # tools that read all of a folder as Parquet pass over names that begin so
 
 
 class ManifestError(UserError):

@@ -21,7 +21,7 @@ from shoal.checkpoint.retention import Record
 from shoal.core.config import Config
 from shoal.core.errors import CheckpointError, UserError
 from shoal.core.events import Event, Mirrored, Warned
-from shoal.core.places import Place
+from shoal.core.places import Place, UnreachableError
 from shoal.launch.rundir import RunDir, other_run, replace_file, to_save
 
 _FILE = "mirror.json"
@@ -56,9 +56,9 @@ class RunMirror:
             raise MirrorError(f"the mirror {place} lies in the run directory {self._run_dir.path}: give a second place")
         try:
             return self._mirror.owner()
-        except UserError:
-            raise
         except Exception as error:  # each kind of place has errors of its own
+            if not _may_pass(error):
+                raise
             if self._begun:
                 return None
             raise self._silent(error) from error
@@ -83,9 +83,9 @@ class RunMirror:
             name = found.id if found is not None and not self._begun else self._name() or uuid.uuid4().hex
             self._note(name)
             self._mirror.claim(Owner(name, to_save(config, script)))
-        except UserError:
-            raise
         except Exception as error:
+            if not _may_pass(error):
+                raise
             if self._name() is None:
                 self._note(uuid.uuid4().hex)
             tell(Warned(f"the mirror {self._mirror.place} does not answer ({_reason(error)}): it is tried again"))
@@ -95,9 +95,9 @@ class RunMirror:
         that is damaged is named, and an older one taken."""
         try:
             there = self._try_again(self._mirror.entries)
-        except UserError:
-            raise
         except Exception as error:
+            if not _may_pass(error):
+                raise
             if not self._begun:
                 raise self._silent(error) from error
             return  # `claim` has said so
@@ -142,9 +142,9 @@ class RunMirror:
         for attempt in range(1, _ATTEMPTS):
             try:
                 return do()
-            except UserError:
-                raise
-            except Exception:
+            except Exception as error:
+                if not _may_pass(error):
+                    raise
                 time.sleep(pause_s(attempt))
         return do()
 
@@ -176,6 +176,11 @@ class RunMirror:
         with self._run_dir.writing(begun=False):
             words = {"id": name, "place": str(self._mirror.place)}
             replace_file(self._run_dir.path / _FILE, json.dumps(words, indent=2) + "\n")
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether a place may answer later, without anybody's doing."""
+    return not isinstance(error, UserError) or isinstance(error, UnreachableError)
 
 
 def _reason(error: Exception) -> str:

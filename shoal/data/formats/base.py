@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from shoal.core.errors import UserError
 from shoal.core.places import Entry, Place
 from shoal.core.registry import Registry
+
+
+class FormatError(UserError):
+    """A file is not what its format says, or files do not fit each other."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class Format(ABC):
 
     name: ClassVar[str]
     endings: ClassVar[tuple[str, ...]]
+    guesses: ClassVar[bool] = False  # whether the schema is a guess by the beginning of a file
 
     @abstractmethod
     def splits(self, entry: Entry, block_bytes: int) -> list[Split]:
@@ -51,8 +57,21 @@ class Format(ABC):
 
     @abstractmethod
     def read(self, split: Split, schema: Any, on_bad: OnBad) -> Iterator[Any]:
-        """The records of a split as `pyarrow.RecordBatch`es of `schema`. One that cannot be read, or does not fit, is
-        told to `on_bad`, and left out if that returns."""
+        """The records of a split as `pyarrow.RecordBatch`es of `schema`, which may leave columns out. One that cannot
+        be read, or does not fit, is told to `on_bad`, and left out if that returns."""
+
+    def common_schema(self, entries: Sequence[Entry]) -> Any:
+        """The schema that all these files have. Raises `FormatError` that names two that differ, and in what."""
+        from shoal.data.formats.schemas import agree
+
+        return agree(self, entries)
 
 
 formats: Registry[type[Format]] = Registry("format")
+
+
+def format_named(name: str) -> Format:
+    """The format of this name; raises `ConfigError` naming the nearest."""
+    import shoal.data.formats  # noqa: F401 - registers all of them
+
+    return formats.get(name)()

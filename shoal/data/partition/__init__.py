@@ -1,0 +1,1 @@
+"""How rows are divided into shards: pure functions of values, without files and processes."""

@@ -1,0 +1,101 @@
+"""The folder in which a job keeps what it has done so far, and how a data set comes out of it whole or not at all.
+
+What lies there is named by a fingerprint of files, job and settings. So the same command goes on where it was, and any
+other begins anew. Shards carry the fingerprint in their names: they never meet those of a data set that is replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.core.errors import UserError
+from shoal.data.manifest import NAME, Manifest
+from shoal.data.places import AccessError, Place
+from shoal.data.preparing.engine import Say
+from shoal.data.preparing.request import Request
+
+FOLDER = "_work"
+_SHARD = re.compile(r"part-\d{5,}-[0-9a-f]{8}\.parquet")
+_DRAFT = re.compile(r"\.(part-\d{5,}-[0-9a-f]{8}\.parquet|manifest\.json|rejects\.jsonl)\..*\.tmp")
+
+
+class DataSetExists(UserError):  # noqa: N818 - it names what is there
+    """There is a data set where one is to be made."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """`place` is the folder of this job, below `root`."""
+
+    place: Place
+    root: Place
+    dest: Place
+    fingerprint: str
+
+    @classmethod
+    def open(
+        cls, request: Request, fingerprint: str, local_disk: bool, folder: str | os.PathLike[str] | None, say: Say
+    ) -> Work:
+        """Raises `DataSetExists` unless it may be replaced."""
+        dest = request.dest
+        if not request.overwrite and (dest / NAME).exists():
+            raise DataSetExists(f"{dest} holds a data set already: give another place, or --overwrite to replace it")
+        if folder is not None:
+            root = Place.of(folder) / f"prepare-{_place_mark(dest)}"
+        elif dest.is_local or not local_disk:
+            root = dest / FOLDER
+        else:
+            root = Place.of(_own_temporary() / f"prepare-{_place_mark(dest)}")
+        work = cls(root / fingerprint, root, dest, fingerprint)
+        work._settle(say)
+        return work
+
+    def _settle(self, say: Say) -> None:
+        older = {name for name in _names(self.root) if name != self.fingerprint}
+        if _names(self.place):
+            say("going on where it was broken off")
+        elif older:
+            say("what was begun here before is of other files, another job or other settings: beginning anew")
+        for name in older:
+            (self.root / name).remove()
+
+    def shard_name(self, number: int) -> str:
+        return f"part-{number:05}-{self.fingerprint[:8]}.parquet"
+
+    def finish(self, manifest: Manifest) -> None:
+        """Remove everything that is not of the data set: its work, shards of the one it replaces, drafts."""
+        wanted = {shard.file for shard in manifest.shards}
+        for name in _names(self.dest):
+            if (_SHARD.fullmatch(name) and name not in wanted) or _DRAFT.fullmatch(name):
+                (self.dest / name).remove()
+        self.root.remove()
+
+
+def _names(folder: Place) -> list[str]:
+    """What lies in a folder, if there is one."""
+    try:
+        found = folder.fs.ls(folder.path, detail=False)
+    except (FileNotFoundError, NotADirectoryError, AccessError):
+        return []
+    return [
+        str(path).rstrip("/").rpartition("/")[2] for path in found if str(path).rstrip("/") != folder.path.rstrip("/")
+    ]
+
+
+def _place_mark(dest: Place) -> str:
+    import hashlib
+
+    return hashlib.sha256(dest.url.encode()).hexdigest()[:12]
+
+
+def _own_temporary() -> Path:
+    """A folder for temporary files that nobody else can write to."""
+    path = Path(tempfile.gettempdir()) / f"shoal-{os.getuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    if path.stat().st_uid != os.getuid() or path.stat().st_mode & 0o022:
+        raise UserError(f"{path} belongs to somebody else: say where to keep what is spilled with --work DIR")
+    return path
