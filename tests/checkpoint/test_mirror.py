@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from checkpoint_cases import assert_belongs_together, names_in, save
-from object_store import object_store
 
 from shoal.checkpoint.catalog import Catalog, name_of
 from shoal.checkpoint.manifest import MANIFEST
@@ -22,20 +20,10 @@ from shoal.core.places import AccessError, Place
 MINE = Owner("a", {"seed": 1})
 
 
-@pytest.fixture(scope="module", autouse=True)  # before what looks for processes that a test leaves behind
-def s3_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    with object_store(tmp_path_factory.mktemp("s3") / "server") as given:
-        yield given
-
-
-@pytest.fixture(params=["path", "s3"])
-def mirror(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mirror:
-    if request.param == "path":
-        return Mirror(Place.of(tmp_path / "mirror"))
-    given = request.getfixturevalue("s3_environment")
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    return Mirror(Place.of(f"s3://mirror/{uuid.uuid4().hex}"))
+@pytest.fixture(params=["path", "s3", "hdfs"])
+def mirror(request: pytest.FixtureRequest, tmp_path: Path) -> Mirror:
+    where = tmp_path if request.param == "path" else request.getfixturevalue(request.param)
+    return Mirror(Place.of(f"{where}/mirror"))
 
 
 def put(mirror: Mirror, path: Path, moved: Callable[[int], None] = lambda count: None) -> None:
@@ -157,10 +145,10 @@ def test_a_folder_of_other_files_is_no_mirror(mirror: Mirror) -> None:
         mirror.owner()
 
 
-def test_wrong_credentials_are_told(s3_environment: dict[str, str]) -> None:
-    wrong = {"key": "nobody", "secret": "wrong", "endpoint_url": s3_environment["AWS_ENDPOINT_URL"]}
+def test_wrong_credentials_are_told(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(AccessError, match="check the permissions or credentials"):
-        Mirror(Place.of("s3://mirror/run", wrong)).owner()
+        Mirror(Place.of(s3)).owner()
 
 
 def test_a_name_that_leads_out_of_the_checkpoint_is_refused(mirror: Mirror, tmp_path: Path) -> None:

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from e2e import Done, Process, Run, Shoal, descendants, eventually
 from e2e_script import SCRIPT, STEPS_PER_EPOCH
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "checkpoint"))
-from object_store import object_store
-
 pytestmark = pytest.mark.ranks
 
 WORDS = ("--workers", "2", "--epochs", "3")
-
-
-@pytest.fixture(scope="module", autouse=True)  # before what looks for processes that a test leaves behind
-def s3_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    with object_store(tmp_path_factory.mktemp("s3") / "server") as given:
-        yield given
 
 
 @pytest.fixture
@@ -44,34 +36,53 @@ def train(here: Shoal, *more: str) -> Done:
     return done
 
 
-@pytest.mark.parametrize("where", ["path", "s3"])
-def test_a_run_that_is_killed_and_whose_directory_is_lost_goes_on_from_the_mirror(
-    shoal_here: Shoal, whole: tuple[str, dict[str, int]], shoal_process: Callable[..., Process],
-    s3_environment: dict[str, str], where: str,
-) -> None:  # fmt: skip
-    place = "mirror" if where == "path" else "s3://mirror/killed"
-    run = shoal_here.run
-    words = ("script.py", *WORDS, "--run-dir", "run", "--mirror", place, "--set", "checkpoint.every=1 step")
-    with shoal_process(*words, "--set", "elastic.pace_s=0.05", **s3_environment) as process:
-        eventually(lambda: len(mirrored(run, "copied")) >= 3 or not process.running())
-        eventually(lambda: int(mirrored(run, "copied")[-1][-8:]) % STEPS_PER_EPOCH > 1 or not process.running())
-        victims = [process.pid, *descendants(process.pid)]
-        assert process.running(), process.err
-        for pid in victims:
-            subprocess.run(["kill", "-9", str(pid)], check=False, capture_output=True)
-        process.end()
+def kill_mid_epoch(process: Process, run: Run) -> None:
+    """As soon as the mirror has a checkpoint from the middle of an epoch; then the run directory is lost, too."""
+
+    def arrived() -> bool:
+        copied = mirrored(run, "copied")
+        return not process.running() or (len(copied) >= 3 and int(copied[-1][-8:]) % STEPS_PER_EPOCH > 1)
+
+    eventually(arrived)
+    assert process.running(), process.err
+    for pid in [process.pid, *descendants(process.pid)]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.end()
     shutil.rmtree(run.path)
-    if where == "path":
-        done = shoal_here.train(*words[1:])
-    else:
-        with shoal_process(*words, **s3_environment) as process:
-            done = process.end()
+
+
+def gone_on(done: Done, run: Run) -> None:
     assert done.status == 0, done
     (resumed,) = mirrored(run, "resumed")
     assert int(resumed[-8:]) % STEPS_PER_EPOCH != 0, "in the middle of an epoch"
     assert f"from {resumed} of the mirror" in done.out
-    assert run.outcome() == whole
     assert run.events("run_started")[0]["cursor"]["step"] == int(resumed[-8:])
+
+
+EVERY_STEP = ("--set", "checkpoint.every=1 step")
+SLOWLY = ("--set", "elastic.pace_s=0.05")
+
+
+def test_a_run_that_is_killed_and_whose_directory_is_lost_goes_on_from_the_mirror(
+    shoal_here: Shoal, whole: tuple[str, dict[str, int]], shoal_process: Callable[..., Process]
+) -> None:
+    run, words = shoal_here.run, (*WORDS, "--run-dir", "run", "--mirror", "mirror", *EVERY_STEP)
+    with shoal_process("script.py", *words, *SLOWLY) as process:
+        kill_mid_epoch(process, run)
+    gone_on(shoal_here.train(*words), run)
+    assert run.outcome() == whole
+
+
+def test_it_goes_on_from_a_mirror_on_s3(
+    s3: str, shoal_here: Shoal, whole: tuple[str, dict[str, int]], shoal_process: Callable[..., Process]
+) -> None:
+    run, words = shoal_here.run, ("script.py", *WORDS, "--run-dir", "run", "--mirror", f"{s3}/runs/one", *EVERY_STEP)
+    with shoal_process(*words, *SLOWLY) as process:
+        kill_mid_epoch(process, run)
+    with shoal_process(*words) as process:
+        gone_on(process.end(), run)
+    assert run.outcome() == whole
 
 
 def test_the_newer_one_of_both_places_wins_and_that_is_said(
