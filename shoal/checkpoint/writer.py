@@ -49,6 +49,7 @@ class Writer:
     All methods are for one thread. What goes wrong in the background is raised, once, by the next `poll` or
     `save`: OSError for a disk that cannot be written, CheckpointError for state that cannot be saved. The
     writer can be used afterwards. A process that ends without `close` loses at most what was being written.
+    `after` is called in the background with each checkpoint that is complete.
     """
 
     def __init__(
@@ -59,9 +60,10 @@ class Writer:
         monitor: str = "test_loss",
         mode: Mode = "min",
         patience_s: float = 300.0,
+        after: Callable[[Path], None] = lambda path: None,
     ) -> None:
         assert keep_last >= 1, "the newest checkpoint is what a run resumes from"
-        self._directory, self._patience_s = directory, patience_s
+        self._directory, self._patience_s, self._after = directory, patience_s, after
         self._obsolete: Callable[[Sequence[Record]], list[str]] = lambda records: to_remove(
             records, keep_last, keep_best, monitor, mode
         )
@@ -167,6 +169,7 @@ class Writer:
         with self._condition:
             self._saved.append(saved)
         self._metas[job.name] = manifest.meta
+        self._after(saved.path)
         self._remove_obsolete(job.cursor.step)
 
     def _remove_obsolete(self, step: int) -> None:

@@ -124,6 +124,14 @@ RunDir = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Where the run is kept; the same one resumes it.", rich_help_panel=_HOW),
 ]
+Mirror = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PLACE",
+        help="Copy checkpoints there, too: a path, s3://… or hdfs://…; the run can go on from there alone.",
+        rich_help_panel=_SURVIVES,
+    ),
+]
 Epochs = Annotated[int | None, typer.Option(metavar="N", help="Length in passes over the data.", rich_help_panel=_WHAT)]
 Steps = Annotated[int | None, typer.Option(metavar="N", help="Length in steps.", rich_help_panel=_WHAT)]
 Seed = Annotated[
@@ -163,6 +171,7 @@ def train(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
     consistency: Consistency = None,
     codec: Codec = None,
     run_dir: RunDir = None,
+    mirror: Mirror = None,
     listen: Listen = None,
     encrypt: Encrypt = None,
     once: Once = None,
@@ -196,6 +205,7 @@ def train(  # noqa: PLR0913, PLR0917 - a command's arguments are its options
         "comm.encrypt": encrypt,
         "loader.once": once,
         "run_dir": None if run_dir is None else str(run_dir),
+        "checkpoint.mirror": mirror,
         "epochs": epochs,
         "steps": steps,
         "seed": seed,

@@ -41,13 +41,24 @@ class Clip(_Frozen):
 
 
 class CheckpointSettings(_Frozen):
-    """When checkpoints are written and which of them are kept."""
+    """When checkpoints are written, which of them are kept, and where they are copied to."""
 
     every: Length | Literal["never"] = Length(1, "epochs")
     keep_last: Annotated[int, Field(ge=1)] = 2
     keep_best: Annotated[int, Field(ge=0)] = 1
     monitor: str = "test_loss"
     mode: Literal["min", "max"] = "min"
+    mirror: str | None = None  # a path, s3://…, hdfs://…: a second place, from which the run can go on
+    mirror_wait_s: Annotated[float, Field(ge=0)] = 300.0  # for the last copy, when the run has ended
+
+    @model_validator(mode="after")
+    def _mirrored(self) -> CheckpointSettings:
+        if self.mirror is not None and self.every == "never":
+            raise ValueError(
+                f"mirror={self.mirror} (--mirror) copies checkpoints, but every=never writes none: "
+                "state how often to save, such as checkpoint.every='1 epoch', or leave the mirror out"
+            )
+        return self
 
 
 class CommSettings(_Frozen):

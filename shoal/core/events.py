@@ -106,6 +106,34 @@ class CheckpointSaved(Event):
 
 
 @dataclass(frozen=True)
+class Mirrored(Event):
+    """What became of the copy of `checkpoint` at the mirror `place`: ``copied`` (and verified), ``away`` (the place
+    cannot be used, and is tried again), ``failed`` (it is not tried again), ``left`` (the run has ended without it).
+    At the end of a run ``copying`` says what `part` of the last one is done; when a run goes on, ``resumed`` says that
+    it does so from there, and ``older`` that it does not."""
+
+    kind: ClassVar[str] = "mirror"
+    checkpoint: str
+    place: str
+    status: str
+    size_bytes: int = 0
+    seconds: float = 0.0
+    reason: str = ""
+    part: float = 0.0
+
+
+@dataclass(frozen=True)
+class FilesArrived(Event):
+    """`epoch` trains on these files of a source that grows, and on no others. `over`: nothing more has come."""
+
+    kind: ClassVar[str] = "arrivals"
+    epoch: int
+    files: tuple[str, ...]
+    samples: int
+    over: bool = False
+
+
+@dataclass(frozen=True)
 class Fault(Event):
     """Something went wrong: who, where, why; `phase` is what the member did last, `stack` its Python stack where that
     could be taken from outside. `resumed_s`: from then to the next committed step; known at the end of the run."""

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from shoal.data import augment as augment
     from shoal.data.columns import select as select
     from shoal.data.draws import Draws as Draws
+    from shoal.data.following import follow as follow
     from shoal.data.handwritten import digits as digits
     from shoal.data.opening import open as open  # noqa: A004 - shoal.data.open reads well
     from shoal.data.preparing.job import Job as Job
@@ -27,6 +28,7 @@ _EXPORTS = {
     "Rowwise": "shoal.data.transforms",
     "Source": "shoal.data.source",
     "digits": "shoal.data.handwritten",
+    "follow": "shoal.data.following",
     "open": "shoal.data.opening",
     "open_source": "shoal.data.source",
     "prepare": "shoal.data.preparing.prepare",
@@ -43,6 +45,7 @@ __all__ = [
     "Source",
     "augment",
     "digits",
+    "follow",
     "open",
     "open_source",
     "prepare",

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pydantic
 
 from shoal.core.errors import UserError
-from shoal.data.places import AccessError, Place
+from shoal.core.places import AccessError, Place
 
 NAME = "_manifest.json"  # tools that read all of a folder as Parquet pass over names that begin so
 

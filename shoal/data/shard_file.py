@@ -7,8 +7,8 @@ import zlib
 from collections.abc import Iterable
 from typing import Any
 
+from shoal.core.places import Place
 from shoal.data.manifest import RowGroup, Shard
-from shoal.data.places import Place
 
 
 class _Noted:

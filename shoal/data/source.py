@@ -42,6 +42,10 @@ class Source(ABC):
         the same bits in an epoch whoever fetches it and whatever else is in the batch.
         """
 
+    def sampled(self) -> Source:
+        """A source of the same kind of samples, a few of which may be looked at before a run begins."""
+        return self
+
     def order(self, seed: int, shuffle: bool, batches: Batches | None = None) -> Order:
         """In which order epochs visit the samples. `batches` says how a run cuts them, which is the same for any number
         of workers: a source that is read in large pieces can see to it that a worker needs few of them."""
@@ -58,6 +62,7 @@ class Source(ABC):
         """What two workers, and two runs of which one goes on with the other, must have in common; None where that is
         not known."""
         return None
+
     def under(self, settings: LoaderSettings) -> Source:
         """The same samples, read as a run says. A source that has nothing to be told is itself."""
         return self
@@ -96,6 +101,10 @@ def open_source(data: object, name: str) -> Source:
     Raises `ConfigError` that says what is accepted.
     """
     source = data if isinstance(data, Source) else _make_source(data, name)
+    from shoal.data.following import FollowingSource
+
+    if isinstance(source, FollowingSource):
+        return source
     if len(source) == 0:
         raise ConfigError(f"the {name} data is empty: give at least one sample")
     return source

@@ -13,7 +13,11 @@ import yaml
 from shoal.core.config import flatten
 from shoal.launch.session import Layer, Session
 
-_OPTIONS = ("strategy", "servers", "epochs", "steps", "seed")  # settings with an option of their own
+# settings with an option of their own
+_OPTIONS = {
+    **{name: f"--{name}" for name in ("strategy", "servers", "epochs", "steps", "seed")},
+    "checkpoint.mirror": "--mirror",
+}
 
 
 def resume_command(session: Session, workers: int, run_dir: Path) -> str:
@@ -45,7 +49,7 @@ def _stated(layers: Iterable[Layer]) -> list[str]:
             if name == "evaluator.enabled" and value is True:
                 words.append("--evaluator")
                 continue
-            words += [f"--{name}", str(value)] if name in _OPTIONS else ["--set", f"{name}={_plain(value)}"]
+            words += [_OPTIONS[name], str(value)] if name in _OPTIONS else ["--set", f"{name}={_plain(value)}"]
     return words
 
 

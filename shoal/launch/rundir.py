@@ -64,7 +64,7 @@ class RunDir:
             raise RunDirError(
                 f"{self.path} is not empty and is no run directory: choose another --run-dir, or empty it first"
             )
-        saved = {"script": _identity(script), **config.to_json()}
+        saved = to_save(config, script)
         new = not self.exists
         try:
             with self.writing(begun=False):
@@ -90,21 +90,9 @@ class RunDir:
                     made.rmdir()
 
     def _refuse_other(self, config: Config, script: str | None) -> None:
-        saved = self.saved()
-        owner, mine = saved.pop("script", None) or {}, _identity(script) or {}
-        if owner.get("path") != mine.get("path") and owner.get("sha256") != mine.get("sha256"):
-            raise RunDirError(
-                f"{self.path} belongs to the script {owner.get('path')}, not to {mine.get('path')}: "
-                "choose another --run-dir"
-            )
-        old, new = flatten(saved), flatten(config.to_json())
-        for key in sorted(set(old) | set(new)):
-            if key in MAY_CHANGE_ON_RESUME or key.split(".")[0] in MAY_CHANGE_ON_RESUME or old.get(key) == new.get(key):
-                continue
-            raise RunDirError(
-                f"{self.path} belongs to a run with {key}={old.get(key)}, but now {key}={new.get(key)}: "
-                f"run it with the old value, or choose another --run-dir"
-            )
+        difference = other_run(self.saved(), config, script)
+        if difference is not None:
+            raise RunDirError(f"{self.path} {difference} choose another --run-dir")
 
     def saved(self) -> dict[str, Any]:
         """The configuration that was saved, with the script's identity under ``script``."""
@@ -178,6 +166,27 @@ class RunDir:
             yield
         except OSError as error:
             raise disk_error(self.path, error, begun) from error
+
+
+def to_save(config: Config, script: str | None) -> dict[str, Any]:
+    """What a run is known by: its complete configuration, and the identity of its script."""
+    return {"script": _identity(script), **config.to_json()}
+
+
+def other_run(saved: Mapping[str, Any], config: Config, script: str | None) -> str | None:
+    """What tells the run that was `saved` from this one, up to what to do about it; None: they are the same."""
+    owner, mine = saved.get("script") or {}, _identity(script) or {}
+    if owner.get("path") != mine.get("path") and owner.get("sha256") != mine.get("sha256"):
+        return f"belongs to the script {owner.get('path')}, not to {mine.get('path')}:"
+    old = flatten({name: value for name, value in saved.items() if name != "script"})
+    new = flatten(config.to_json())
+    for key in sorted(set(old) | set(new)):
+        if key in MAY_CHANGE_ON_RESUME or key.split(".")[0] in MAY_CHANGE_ON_RESUME or old.get(key) == new.get(key):
+            continue
+        return (
+            f"belongs to a run with {key}={old.get(key)}, but now {key}={new.get(key)}: run it with the old value, or"
+        )
+    return None
 
 
 def disk_error(path: Path, error: OSError, begun: bool = True) -> RunDirError:

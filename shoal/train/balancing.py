@@ -39,6 +39,10 @@ class Balancing:
         self._news = ""
         self.weights: tuple[float, ...] = ()
 
+    def cut(self, batches: Batches) -> None:
+        """An epoch begins that has another number of samples."""
+        self._batches = batches
+
     def meet(self, place: Place) -> None:
         """Settle the shares for a new view. Collective where shares follow speed: survivors keep what was measured of
         them, of newcomers it is guessed."""

@@ -22,7 +22,7 @@ def plan(spec: RunSpec) -> dict[str, Any]:
     cutting = decide_cutting(spec, spec.config)
     passes = "merged" if cutting.merged else "grain"
     config = spec.config.model_copy(update={"grain": cutting.grain, "passes": passes})
-    batches = Batches(len(spec.train), config.global_batch, cutting.grain)
+    batches = Batches(len(spec.train.sampled()), config.global_batch, cutting.grain)
     first = batches.at(Cursor())
     weights = config.share_weights
     mixing = mixing_of(spec, config, batches)
@@ -62,8 +62,9 @@ def _activation_bytes(spec: RunSpec) -> int:
     """What backward keeps for one sample, counted by running a few."""
     import numpy as np
 
-    count = min(4, len(spec.train))
-    batch = spec.train.fetch(np.arange(count, dtype=np.int64), 0, spec.config.seed)
+    train = spec.train.sampled()
+    count = min(4, len(train))
+    batch = train.fetch(np.arange(count, dtype=np.int64), 0, spec.config.seed)
     kept: dict[int, int] = {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:

@@ -35,12 +35,15 @@ def header(spec: RunSpec, opened: Opened, place: Place, batches: Batches) -> tup
     how = f"grains of {cutting.grain}" + (", several to a pass" if cutting.merged else ", one to a pass")
     mixing = mixing_of(spec, config, batches)
     length = f"{config.steps} steps" if config.steps else f"{config.epochs} epochs" if config.epochs else "open"
+    data = f"{batches.samples:,} samples, {batches.per_epoch} steps an epoch"
+    if spec.growing is not None:
+        data = f"what comes to {spec.growing.place}, each file once"
     return (
         ("strategy", spec.strategy.name),
         ("workers", f"{group.size} on {hosts} host{'s' if hosts > 1 else ''}"),
         ("transport", group.backend),
         ("model", f"{type(spec.program.model).__name__}, {parameters} parameters"),
-        ("data", f"{batches.samples:,} samples, {batches.per_epoch} steps an epoch"),
+        ("data", data),
         *((("shuffle", mixing.words),) if mixing is not None else ()),
         ("global batch", f"{config.global_batch} ({how})"),
         ("length", length),

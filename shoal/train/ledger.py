@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from shoal.core.arrivals import NOTHING, Instalment
 from shoal.core.cursor import Cursor
 from shoal.core.staleness import Staleness
 
@@ -31,6 +32,7 @@ class Ledger:
     saved: Cursor | None = None
     stopping: str = ""
     staleness: Staleness = field(default_factory=Staleness)  # of the updates so far
+    arrivals: Instalment = NOTHING  # where the data grows: what the epoch trains on
 
     def complete(self, result: Result) -> None:
         """An act is done."""
@@ -54,6 +56,7 @@ class Ledger:
             "saved": self.saved.to_json() if self.saved is not None else None,
             "stopping": self.stopping,
             "staleness": self.staleness.to_json(),
+            "arrivals": self.arrivals.to_json(),
         }
 
     @classmethod
@@ -69,4 +72,5 @@ class Ledger:
             saved=Cursor.from_json(data["saved"]) if data["saved"] is not None else None,
             stopping=str(data["stopping"]),
             staleness=Staleness.from_json(data["staleness"]) if "staleness" in data else Staleness(),
+            arrivals=Instalment.from_json(data["arrivals"]) if "arrivals" in data else NOTHING,
         )

@@ -30,6 +30,7 @@ from shoal.launch.session import Session
 from shoal.train.cutting import Cutting, choose, why_separate
 from shoal.train.initialise import initialise
 from shoal.train.layout import choose_layout
+from shoal.train.mirrored import RunMirror
 from shoal.train.place import Place
 from shoal.train.spec import RunSpec
 
@@ -83,7 +84,12 @@ def open_run(spec: RunSpec, session: Session, number: int, place: Place) -> Open
     program = describe(spec)
     odd = odd_one([json.loads(word) for word in group.gather_bytes(json.dumps(program).encode(), "comparing programs")])
     resume_dir, run_dir = _locate(spec, session, number, group)
-    config = _keep_choices(config, run_dir, group)
+    mirror = RunMirror.of(config, number, run_dir) if place.is_first else None
+    owner = mirror.look() if mirror is not None else None
+    config = _keep_choices(config, run_dir, group, owner.saved if owner is not None else {})
+    growing = spec.growing
+    if growing is not None and "auto" in (config.passes, config.layout):
+        place.wait_for_first(growing.sampled, "waiting for the first file")
     cutting = _decide(spec, config, group)
     passes = "merged" if cutting.merged else "grain"
     chosen = {"grain": cutting.grain, "passes": passes, "layout": _decide_layout(spec, config, group)}
@@ -91,6 +97,8 @@ def open_run(spec: RunSpec, session: Session, number: int, place: Place) -> Open
     opened = Opened(run_dir, resume_dir, config, cutting, program)
     if odd is not None:
         _refuse(odd, opened, session, place)
+    if mirror is not None:
+        mirror.check(owner, config, session.script)
     return opened
 
 
@@ -176,11 +184,12 @@ def _remember(spec: RunSpec, session: Session, resume_dir: str) -> None:
         session.run_dir = resume_dir
 
 
-def _keep_choices(config: Config, run_dir: RunDir, group: Group) -> Config:
-    """A run that goes on keeps what was chosen for it when it began; the first worker looks it up."""
+def _keep_choices(config: Config, run_dir: RunDir, group: Group, elsewhere: Mapping[str, Any]) -> Config:
+    """A run that goes on keeps what was chosen for it when it began; the first worker looks it up, here or in what is
+    known of the run `elsewhere`."""
     kept: dict[str, Any] = {}
-    if group.rank == 0 and run_dir.exists:
-        saved = run_dir.saved()
+    if group.rank == 0:
+        saved = run_dir.saved() if run_dir.exists else elsewhere
         kept = {name: saved[name] for name in _CHOICES if getattr(config, name) == "auto" and name in saved}
     word = group.gather_bytes(json.dumps(kept).encode(), "keeping earlier choices")[0]
     return config.model_copy(update=json.loads(word))
@@ -197,9 +206,12 @@ def _decide(spec: RunSpec, config: Config, group: Group) -> Cutting:
 
 def _decide_layout(spec: RunSpec, config: Config, group: Group) -> str:
     """The first worker tries it; its word holds for all."""
+    if config.layout != "auto":
+        return config.layout
     word = b""
     if group.rank == 0:
-        few = spec.train.fetch(np.arange(min(_PROBE_SAMPLES, len(spec.train)), dtype=np.int64), 0, config.seed)
+        train = spec.train.sampled()
+        few = train.fetch(np.arange(min(_PROBE_SAMPLES, len(train)), dtype=np.int64), 0, config.seed)
         word = choose_layout(config.layout, spec.program.model, spec.program.objective, few).encode()
     return group.gather_bytes(word, "agreeing on the layout")[0].decode()
 
@@ -210,11 +222,12 @@ def decide_cutting(spec: RunSpec, config: Config) -> Cutting:
     if separate is not None and config.passes == "merged":
         raise ConfigError(f"passes=merged, but {separate}, which must see one grain at a time: leave passes out")
     if separate is None and config.passes == "auto":
-        count = min(_PROBE_SAMPLES, len(spec.train))
+        train = spec.train.sampled()
+        count = min(_PROBE_SAMPLES, len(train))
         half = max(1, count // 2)
         indices = np.arange(count, dtype=np.int64)
-        both = spec.train.fetch(indices, 0, config.seed)
-        parts = [spec.train.fetch(part, 0, config.seed) for part in (indices[:half], indices[half:]) if len(part)]
+        both = train.fetch(indices, 0, config.seed)
+        parts = [train.fetch(part, 0, config.seed) for part in (indices[:half], indices[half:]) if len(part)]
         separate = why_separate(spec.program.model, spec.program.objective, parts, both)
     elif separate is None and config.passes == "grain":
         separate = "passes=grain"
@@ -223,11 +236,11 @@ def decide_cutting(spec: RunSpec, config: Config) -> Cutting:
 
 def describe(spec: RunSpec) -> dict[str, Any]:
     """What all workers must have in common, as plain values by name."""
-    model = spec.program.model
+    model, growing = spec.program.model, spec.growing
     shapes = [[name, list(p.shape), str(p.dtype), p.requires_grad] for name, p in model.named_parameters()]
     return {
         **_digests(spec),  # before lengths, which differ, too, where workers divide a stream
-        "samples of training data": len(spec.train),
+        "samples of training data": str(growing.place) if growing is not None else len(spec.train),
         "samples of test data": len(spec.test) if spec.test is not None else 0,
         "parameters (a digest of names and shapes)": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:12],
         **{f"the setting {name}": value for name, value in flatten(spec.config.to_json()).items()},

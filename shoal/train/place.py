@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -19,6 +20,9 @@ from shoal.launch.session import Session
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
+Found = TypeVar("Found")
+
+_HEAR_S = 5.0  # the longest that the others do not hear from one who looks for something
 NO_STATE = -1  # acts of a worker that has just come
 
 
@@ -93,6 +97,20 @@ class Place:
         if best == NO_STATE:
             return None, False
         return counts.index(best), min(counts) < best
+
+    def wait_for_first(self, find: Callable[[], Found | None], what: str) -> tuple[bool, Found | None]:
+        """Let the first worker `find` something, however long that takes; returns whether it has, and what, on that
+        worker. Collective: the others hear from it all the while, so that none takes it for lost."""
+        with ThreadPoolExecutor(1, "shoal-finding") as threads:
+            finding = threads.submit(find) if self.is_first else None
+            while True:
+                word = b"wait"
+                if finding is not None and not wait([finding], _HEAR_S).not_done:
+                    word = b"" if finding.result() is None else b"found"
+                self._session.control.tick(self.me.seat)
+                said = self.group.gather_bytes(word, what)[0]
+                if said != b"wait":
+                    return bool(said), finding.result() if finding is not None else None
 
     def close(self) -> None:
         """Leave the group. Not collective; may be called twice."""

@@ -15,6 +15,7 @@ from torch import nn
 
 from shoal.core.config import resolve
 from shoal.core.errors import ConfigError, UserError
+from shoal.data.following import FollowingSource
 from shoal.data.source import Source, open_source
 from shoal.elastic.attendance import FitOver
 from shoal.launch.session import Session, SessionEnd, current
@@ -72,6 +73,8 @@ def prepare(
     given = tuple(callbacks) if isinstance(callbacks, Sequence) else (callbacks,)
 
     def make_spec(train: Source) -> RunSpec:
+        if isinstance(train, FollowingSource):
+            raise ConfigError(f"the data follows {train.place}: a loop of your own cannot, use shoal.Trainer")
         return RunSpec(
             config=config,
             program=program,

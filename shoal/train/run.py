@@ -12,18 +12,21 @@ import json
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from shoal.comm.handing import hand_over
+from shoal.core.arrivals import NOTHING, Instalment
 from shoal.core.cursor import Batches, Cursor, GlobalBatch
 from shoal.core.errors import NonFiniteLoss, NonFiniteState, PeerDiffers, PeerLost, ShoalError
-from shoal.core.events import CodecChosen, Evaluated, RunEnded, SizeWished, StepCommitted, Warned
+from shoal.core.events import CodecChosen, Evaluated, Event, FilesArrived, RunEnded, SizeWished, StepCommitted, Warned
 from shoal.core.length import Length
 from shoal.core.order import Indices
 from shoal.core.spans import Spans
 from shoal.core.world import View
+from shoal.data.following import FollowingSource
 from shoal.data.source import Source
 from shoal.elastic.attendance import RunOver
 from shoal.launch.session import Session, SessionEnd
@@ -34,8 +37,10 @@ from shoal.train.evaluate import AUTO_BATCH, evaluate
 from shoal.train.feed import Feed
 from shoal.train.fleet import idle_servers, reach_fleet, servers_of
 from shoal.train.following import evaluated_elsewhere
+from shoal.train.growth import agree, count
 from shoal.train.ledger import Ledger, Result
 from shoal.train.live import Live
+from shoal.train.mirrored import RunMirror
 from shoal.train.opening import Opened, claim, greet, join_run, open_run
 from shoal.train.place import NO_STATE, Place
 from shoal.train.rates import Rates
@@ -45,6 +50,8 @@ from shoal.train.scribe import Scribe
 from shoal.train.sizing import bounds_of, size_message
 from shoal.train.spec import RunSpec
 from shoal.train.stretch import Stretch
+
+_INTERRUPTED_S = 10.0  # for the last copy of a checkpoint, where someone waits for the end of the run
 
 
 class Run:
@@ -117,24 +124,26 @@ class Run:
         self._balancing.meet(place)
         self._bind(opening, alike=False)
         claim(self._opened, self._session, opening, place)
-        self._saver.settle(place.keeps_record)
         opening.callback(self._saver.close)
         stored = self._opened.run_dir.summary() if place.keeps_record else None
         self._stored = json.loads(place.group.gather_bytes(json.dumps(stored).encode(), "looking at its past")[0])
-        warnings = self._known_limits()
-        resumed: Resumed | None = None
-        if place.keeps_record:
-            resumed = self._saver.newest(warnings.append)
-        word = json.dumps([resumed is not None, resumed.data if resumed is not None else None]).encode()
-        found, data = json.loads(place.group.gather_bytes(word, "agreeing on a checkpoint")[0])
+        notes: list[Event] = [Warned(words) for words in self._known_limits()]
+        if self._mirror is not None and place.keeps_record:
+            self._mirror.claim(self.config, self._session.script, notes.append)
+        find = functools.partial(self._saver.newest_anywhere, notes.append)
+        found, resumed = place.wait_for_first(find, "looking for a checkpoint")
+        word = json.dumps(resumed.data if resumed is not None else None).encode()
+        data = json.loads(place.group.gather_bytes(word, "agreeing on the data of a checkpoint")[0])
+        self._saver.settle(place.keeps_record)
         if found:
             Resumed.check(data, self._spec.data_digest)
             parts = resumed.live.parts({}) if resumed is not None else ({}, {})
             self._load(Live.of(*hand_over(place.group, 0, *parts)))
         elif self._snapshots:
             self.ledger.due.append("save")  # there must always be one to go back to
+        self._expect_files()
         self._scribe.begin(
-            self._opened, place, self._batches, greet(place), self.cursor, resumed.path if resumed else None, warnings
+            self._opened, place, self._batches, greet(place), self.cursor, resumed.path if resumed else None, notes
         )
         self._new_feed(opening)
 
@@ -159,17 +168,28 @@ class Run:
 
     def _settle(self, opened: Opened) -> None:
         self._opened, self.config = opened, opened.config
-        self._batches = Batches(len(self._spec.train), self.config.global_batch, self.config.grain)  # type: ignore[arg-type]  # settled by open_run
-        self._samples_order = self._spec.train.order(self.config.seed, self.config.loader.shuffle, self._batches)
+        self._growing = self._spec.growing
+        if self._growing is not None:
+            self._growing.take(NOTHING)
+        self._cut()
         self._coverage = CoverageRecord(len(self._spec.train), whole=self._strategy.needs.survives)
-        self._saver = Saver(opened.run_dir.checkpoints, self.config.checkpoint, self._spec.data_digest)
+        self._mirror = RunMirror.of(self.config, self._number, opened.run_dir)
+        self._saver = Saver(
+            opened.run_dir.checkpoints, self.config, self._session.script, self._mirror, self._spec.data_digest
+        )
         self._balancing = Balancing(self.config, self._batches, self._strategy.needs.leases)
+
+    def _cut(self) -> None:
+        """See how the samples of an epoch are cut, and in which order they come."""
+        train, config = self._spec.train, self.config
+        self._batches = Batches(len(train), config.global_batch, config.grain)  # type: ignore[arg-type]  # settled by open_run
+        self._samples_order = train.order(config.seed, config.loader.shuffle, self._batches)
 
     def _bind(self, opening: contextlib.ExitStack, alike: bool) -> None:
         self._replica = self._strategy.bind(self._spec.program, self._runtime(alike))
         opening.callback(lambda: self._strategy.close(self._replica))
-        initial = self._strategy.initial_learning_rates(self._replica)
-        self._rates = Rates(self._spec.schedule, initial, self._batches.per_epoch)
+        self._initial_rates = self._strategy.initial_learning_rates(self._replica)
+        self._rates = Rates(self._spec.schedule, self._initial_rates, self._batches.per_epoch)
 
     def _runtime(self, alike: bool) -> Runtime:
         config = self.config
@@ -201,7 +221,7 @@ class Run:
 
     def _new_feed(self, closing: contextlib.ExitStack | None = None) -> None:
         weights = self._balancing.weights
-        self._feed = Feed(self._spec, self._opened, self._place, self._batches, weights, self.cursor, self.total_steps)
+        self._feed = Feed(self._spec, self._opened, self._place, self._batches, weights, self.cursor, self._read_until)
         if (news := self._balancing.news(self.cursor.step)) is not None:
             self._scribe(news)
         if closing is not None:
@@ -228,6 +248,9 @@ class Run:
     def _load(self, live: Live) -> None:
         """Take over the state of another worker, or of a checkpoint."""
         self._strategy.load(self._replica, live.state)
+        if self._growing is not None and live.ledger.arrivals != self.ledger.arrivals:
+            self._coverage = CoverageRecord(0, whole=self._strategy.needs.survives)
+            self._cut_instalment(self._growing, live.ledger.arrivals)
         self._coverage.restore(live.counts.numpy(), live.finished, self._place.is_first)
         self._account.restore(*live.epoch_loss)
         self.ledger = live.ledger
@@ -306,7 +329,7 @@ class Run:
         if place.keeps_record:
             for event in self._saver.flush():
                 self._scribe(event)
-            resumed = self._saver.newest(lambda words: self._scribe(Warned(words)))
+            resumed = self._saver.newest(self._scribe)
         if not place.group.gather_bytes(b"1" if resumed is not None else b"", "looking for a checkpoint")[0]:
             raise ShoalError(
                 "the servers have lost the model, and there is no checkpoint: set checkpoint.every or server.replicas=2"
@@ -355,11 +378,27 @@ class Run:
         """The length of the run in steps; None where the user's own loop decides."""
         if self.config.steps is not None:
             return self.config.steps
+        if self._growing is not None:
+            return None
         return self.config.epochs * self._batches.per_epoch if self.config.epochs is not None else None
 
     @property
     def done(self) -> bool:
-        return bool(self.ledger.stopping) or (self.total_steps is not None and self.cursor.step >= self.total_steps)
+        if self.ledger.stopping or (self.total_steps is not None and self.cursor.step >= self.total_steps):
+            return True
+        if self._growing is None:
+            return False
+        most = self.config.epochs
+        return self.ledger.arrivals.over or (most is not None and self.cursor.epoch >= most)
+
+    @property
+    def _read_until(self) -> int | None:
+        """The step up to which it is known what will be read; None: for ever."""
+        if self._growing is None:
+            return self.total_steps
+        at, ends = self.cursor, self.total_steps
+        known = self._batches.per_epoch - at.batch if self.ledger.arrivals.epoch == at.epoch else 0
+        return at.step + known if ends is None else min(ends, at.step + known)
 
     @property
     def interrupted(self) -> bool:
@@ -476,6 +515,12 @@ class Run:
         if result.save and "save" not in due:
             due.append("save")
         ledger.due = [*due, *(["reason"] if result.stop else [])]
+        if self._growing is not None and self.cursor.batch == 0:
+            # its files are done with, and may go
+            ledger.arrivals = ledger.arrivals.closed()
+            self._cut_instalment(self._growing, ledger.arrivals)
+            if not self.done:
+                ledger.due.append("arrivals")
         self._session.control.step_done(self._place.me.seat)
         self._scribe(
             StepCommitted(
@@ -527,6 +572,7 @@ class Run:
             "evaluate": self.evaluate,
             "save": self.save,
             "reason": self._agree_to_stop,
+            "arrivals": self._await_files,
         }
         while self.ledger.due:
             acts[self.ledger.due[0]]()
@@ -534,6 +580,60 @@ class Run:
     def _no_longer_due(self, what: str) -> None:
         if self.ledger.due[:1] == [what]:
             del self.ledger.due[0]
+
+    # ---- data that grows
+
+    def _expect_files(self) -> None:
+        """A run begins or goes on: look for files, unless it is in the middle of an epoch. Where nothing more had come
+        when it ended, something may have come since."""
+        arrivals = self.ledger.arrivals
+        if self._growing is None or (arrivals.epoch == self.cursor.epoch and not arrivals.over):
+            return
+        self.ledger.arrivals = arrivals.closed()
+        if not self.done:
+            self.ledger.due.append("arrivals")
+
+    def _await_files(self) -> None:
+        """An epoch is to begin: agree on its files, as soon as there are some, or on that there will be none."""
+        assert self._growing is not None
+        if self.done:
+            self._no_longer_due("arrivals")
+            return
+        agreed = self._act(functools.partial(self._agree_on_files, self._growing))
+        if agreed["change"] and agreed["view"] == self._place.view.number and not agreed["stop"]:
+            self._leave_view()
+
+    def _agree_on_files(self, growing: FollowingSource) -> Result:
+        self._enter("data")
+        place, ledger = self._place, self.ledger
+        tick = functools.partial(self._session.control.tick, place.me.seat)
+        agreed = agree(growing, ledger.arrivals, self.cursor.epoch, place.group, self._wishes, tick)
+        if agreed.found is not None:
+            samples = count(growing, agreed.found, place.group)
+            if samples or agreed.found.over:
+                self._begin(growing, agreed.found)
+                self._no_longer_due("arrivals")
+                names = tuple(file.name for file in agreed.found.files)
+                self._scribe(FilesArrived(agreed.found.epoch, names, samples, agreed.found.over))
+            else:  # files without samples are passed over
+                ledger.arrivals = replace(ledger.arrivals, seen=agreed.found.known)
+        if agreed.stop and "reason" not in ledger.due:
+            ledger.due.insert(0, "reason")
+        return {"stop": agreed.stop, "change": agreed.change, "view": place.view.number}
+
+    def _begin(self, growing: FollowingSource, instalment: Instalment) -> None:
+        """Train on `instalment` from now on: cut its samples, and count how often they are used."""
+        self._feed.close()
+        self._cut_instalment(growing, instalment)
+        self.ledger.arrivals = instalment
+        self._new_feed()
+
+    def _cut_instalment(self, growing: FollowingSource, instalment: Instalment) -> None:
+        growing.take(instalment)
+        self._cut()
+        self._coverage.begin(len(growing))
+        self._balancing.cut(self._batches)
+        self._rates = Rates(self._spec.schedule, self._initial_rates, self._batches.per_epoch)
 
     # ---- evaluation and saving
 
@@ -622,10 +722,18 @@ class Run:
             result = None
             while result is None:
                 result = self._finish()
+            self._follow_mirror(_INTERRUPTED_S if self.interrupted else self.config.checkpoint.mirror_wait_s)
             self._scribe(RunEnded(str(result["status"]), self.cursor, self.ledger.stopping, result))
             self._enter("end")
             self._attendance.finish(self._number)
         return result
+
+    def _follow_mirror(self, deadline_s: float) -> None:
+        """The last checkpoint is on disk: see it into the mirror."""
+        self._enter("save")
+        for event in self._saver.follow_mirror(deadline_s):
+            self._session.control.tick(self._place.me.seat)
+            self._scribe(event)
 
     def _finish(self) -> dict[str, Any] | None:
         """Do the next of what is left to do at the end; the summary comes last. Whatever view this is, all its members
@@ -667,6 +775,7 @@ class Run:
             with contextlib.suppress(ShoalError, OSError):
                 for event in self._saver.flush(deadline_s=1.0 if at_once else 30.0):
                     self._scribe(event)
+                self._follow_mirror(0.0 if at_once else _INTERRUPTED_S)
             ended = ("interrupted", "ended at once") if at_once else ("failed", _in_one_line(error))
             with contextlib.suppress(ShoalError, OSError):
                 self._scribe(RunEnded(ended[0], self.cursor, ended[1]))

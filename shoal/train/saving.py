@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,23 +15,28 @@ import torch
 
 from shoal.checkpoint.catalog import Catalog
 from shoal.checkpoint.format import read
+from shoal.checkpoint.mirroring import Mirroring
+from shoal.checkpoint.retention import to_remove
 from shoal.checkpoint.shards import pack_state, unpack_state
 from shoal.checkpoint.writer import Writer
 from shoal.comm.group import Group
-from shoal.core.config import CheckpointSettings
+from shoal.core.arrivals import NOTHING, Instalment
+from shoal.core.config import Config
 from shoal.core.coverage import Counts, CoverageTotals, EpochCoverage, totals
 from shoal.core.cursor import Cursor
 from shoal.core.errors import CheckpointError, NonFiniteState, ShoalError
-from shoal.core.events import CheckpointSaved
+from shoal.core.events import CheckpointSaved, Event, Mirrored, Warned
 from shoal.core.order import Indices, digest, digests
 from shoal.core.state import Piece, ShardedState
 from shoal.launch.rundir import disk_error
 from shoal.strategies.base import Span, Strategy
 from shoal.train.ledger import Ledger
 from shoal.train.live import Live
+from shoal.train.mirrored import RunMirror
 from shoal.train.record import Account
 
 _COUNTS = "coverage.counts"
+_SHOW_S = 1.0  # between two words on how much of a copy is done
 
 
 class CoverageRecord:
@@ -92,6 +98,11 @@ class CoverageRecord:
     def finished(self) -> CoverageTotals:
         return self._finished
 
+    def begin(self, samples: int) -> None:
+        """An epoch begins that has so many samples, because the data grows."""
+        assert not self._epoch.counts.any(), "the epoch before is not finished"
+        self._epoch = EpochCoverage(samples)
+
     def restore(self, counts: Counts, finished: CoverageTotals, first: bool) -> None:
         """Go on from a checkpoint, or from what another worker has: where the record is not whole, the first worker
         takes over what the whole group had computed."""
@@ -135,12 +146,17 @@ def _not_finite(state: ShardedState) -> str | None:
 
 
 class Saver:
-    """Writes checkpoints in the background, on the worker that keeps the record, and reads the newest good one.
-    `data` is a digest of the training data, where there is one."""
+    """Writes checkpoints in the background, on the worker that keeps the record, and reads the newest good one. Where
+    there is a `mirror`, they are copied there, and the newest one may come from there. `data` is a digest of the
+    training data, where there is one."""
 
-    def __init__(self, directory: Path, settings: CheckpointSettings, data: str | None = None) -> None:
-        self._directory, self._settings, self._data = directory, settings, data
+    def __init__(
+        self, directory: Path, config: Config, script: str | None, mirror: RunMirror | None, data: str | None = None
+    ) -> None:
+        self._directory, self._config, self._script, self._mirror = directory, config, script, mirror
+        self._data = data
         self._writer: Writer | None = None
+        self._mirroring: Mirroring | None = None
         self.last_path: str | None = None
 
     def settle(self, keeps_record: bool) -> None:
@@ -148,8 +164,15 @@ class Saver:
         if not keeps_record:
             self.close()
         elif self._writer is None:
-            kept = self._settings
-            self._writer = Writer(self._directory, kept.keep_last, kept.keep_best, kept.monitor, kept.mode)
+            kept = self._config.checkpoint
+            if self._mirror is not None:
+                self._mirroring = self._mirror.start(
+                    self._config,
+                    self._script,
+                    lambda records: to_remove(records, kept.keep_last, kept.keep_best, kept.monitor, kept.mode),
+                )
+            after = self._mirroring.offer if self._mirroring is not None else lambda path: None
+            self._writer = Writer(self._directory, kept.keep_last, kept.keep_best, kept.monitor, kept.mode, after=after)
 
     def save(
         self, strategy: Strategy[Any], replica: Any, group: Group, coverage: CoverageRecord, account: Account,
@@ -176,6 +199,7 @@ class Saver:
             "epoch_weight": account.epoch_weight,
             "data": self._data,
             "due": [what for what in ledger.due if what == "evaluate"],
+            **({"arrivals": ledger.arrivals.to_json()} if ledger.arrivals != NOTHING else {}),
         }
         try:
             self._writer.save(f"step-{cursor.step:08d}", [own, *shards[1:]], cursor, meta)
@@ -195,7 +219,7 @@ class Saver:
         packed = group.gather_bytes(b"" if first else pack_state(state), "collecting the model")
         return [state, *(unpack_state(part) for part in packed[1:])] if first else [state]
 
-    def poll(self) -> list[CheckpointSaved]:
+    def poll(self) -> list[Event]:
         """What has been completed since the last call; raises what went wrong in the background."""
         if self._writer is None:
             return []
@@ -205,9 +229,10 @@ class Saver:
             raise disk_error(self._directory, error) from error
         if saved:
             self.last_path = str(saved[-1].path)
-        return [CheckpointSaved(one.cursor, str(one.path), one.size_bytes, one.seconds) for one in saved]
+        mirrored = self._mirroring.poll() if self._mirroring is not None else []
+        return [*(CheckpointSaved(one.cursor, str(one.path), one.size_bytes, one.seconds) for one in saved), *mirrored]
 
-    def flush(self, deadline_s: float = 120.0) -> list[CheckpointSaved]:
+    def flush(self, deadline_s: float = 120.0) -> list[Event]:
         """Wait until everything is on disk."""
         if self._writer is not None:
             try:
@@ -216,11 +241,35 @@ class Saver:
                 raise disk_error(self._directory, error) from error
         return self.poll()
 
-    def newest(self, warn: Callable[[str], None]) -> Resumed | None:
-        """The newest good checkpoint; what a killed run has left half-written is removed."""
+    def follow_mirror(self, deadline_s: float) -> Iterator[Event]:
+        """Wait until the last checkpoint is in the mirror; yields how far that is, now and then."""
+        mirroring = self._mirroring
+        if mirroring is None:
+            return
+        until_s = time.monotonic() + deadline_s
+        while not mirroring.wait(max(0.0, min(_SHOW_S, until_s - time.monotonic()))):
+            yield from mirroring.poll()
+            under, where = mirroring.under, self._config.checkpoint.mirror or ""
+            if under is None:
+                continue
+            if time.monotonic() >= until_s:
+                yield Mirrored(under.name, where, "left", reason=f"waited {deadline_s:.0f} s for it")
+                return
+            part = under.moved_bytes / under.total_bytes if under.total_bytes else 0.0
+            yield Mirrored(under.name, where, "copying", part=round(part, 3))
+        yield from mirroring.poll()
+
+    def newest_anywhere(self, tell: Callable[[Event], None]) -> Resumed | None:
+        """The newest good checkpoint of run directory and mirror."""
+        if self._mirror is not None:
+            self._mirror.bring_newest(tell)
+        return self.newest(tell)
+
+    def newest(self, tell: Callable[[Event], None]) -> Resumed | None:
+        """The newest good checkpoint on disk; what a killed run has left half-written is removed."""
         catalog = Catalog(self._directory)
         catalog.clean()
-        found = catalog.newest_valid(warn)
+        found = catalog.newest_valid(lambda words: tell(Warned(words)))
         if found is None:
             return None
         checkpoint = read(found.path)
@@ -234,6 +283,7 @@ class Saver:
             evaluated=cursor if meta["evaluated"] else None,
             saved=cursor,
             due=list(meta.get("due", ())),
+            arrivals=Instalment.from_json(meta["arrivals"]) if "arrivals" in meta else NOTHING,
         )
         self.last_path = str(found.path)
         return Resumed(
@@ -251,4 +301,9 @@ class Saver:
     def close(self) -> None:
         if self._writer is not None:
             writer, self._writer = self._writer, None
-            writer.close()
+            try:
+                writer.close()
+            finally:
+                mirroring, self._mirroring = self._mirroring, None
+                if mirroring is not None:
+                    mirroring.close()

@@ -63,14 +63,14 @@ class Scribe:
 
     def begin(
         self, opened: Opened, place: Place, batches: Batches, members: Sequence[Member], cursor: Cursor,
-        resumed_from: Path | None, warnings: Sequence[str],
+        resumed_from: Path | None, notes: Sequence[Event],
     ) -> None:  # fmt: skip
         """The run begins, in its first view."""
         if not place.keeps_record:
             return
         self._session.take_terminal()
         info = self._keep(opened, place, batches)
-        for event in opening_events(info, opened, members, batches, cursor, resumed_from, warnings):
+        for event in opening_events(info, opened, members, batches, cursor, resumed_from, notes):
             self(event)
         self(_view_event(place.view.number, members))
 
@@ -103,7 +103,8 @@ class Scribe:
 
     def _keep(self, opened: Opened, place: Place, batches: Batches, taken_over: bool = False) -> RunInfo:
         config = opened.config
-        total = config.steps or (config.epochs * batches.per_epoch if config.epochs is not None else None)
+        epochs = config.epochs if self._spec.growing is None else None  # each has a length of its own
+        total = config.steps or (epochs * batches.per_epoch if epochs is not None else None)
         self._run_dir = opened.run_dir
         if evaluated_elsewhere(config, self._session):
             # callbacks read for themselves what is there, when they are told that the run begins

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from shoal.core.config import Config
 from shoal.core.errors import ConfigError, nearest
+from shoal.data.following import FollowingSource
 from shoal.data.source import Source
 from shoal.strategies.base import Strategy
 from shoal.strategies.program import Program
@@ -37,11 +38,15 @@ class RunSpec:
         object.__setattr__(self, "train", self.train.under(config.loader))
         if self.test is not None:
             object.__setattr__(self, "test", self.test.under(config.loader))
-        if config.global_batch > samples:
+        if self.growing is not None:
+            self._check_growing()
+        elif config.global_batch > samples:
             raise ConfigError(
                 f"global_batch={config.global_batch} is larger than the data set, which has {samples} samples: "
                 f"give at most {samples}"
             )
+        if isinstance(self.test, FollowingSource):
+            raise ConfigError(f"the test data follows {self.test.place}, but only the training data may grow")
         for callback in self.callbacks:
             if not isinstance(callback, Callback):
                 raise ConfigError(f"callbacks: {callback!r} is no shoal.callbacks.Callback: give a list of instances")
@@ -52,6 +57,23 @@ class RunSpec:
                 f"elastic.max_workers={config.elastic.max_workers}, but a run with strategy={self.strategy.name} does "
                 "not survive a change of its workers: use --strategy allreduce, or leave it out"
             )
+        self._check_workers()
+
+    @property
+    def growing(self) -> FollowingSource | None:
+        """The training data, where it is not all there when the run begins."""
+        return self.train if isinstance(self.train, FollowingSource) else None
+
+    def _check_growing(self) -> None:
+        needs = self.strategy.needs
+        if needs.leases or needs.servers:
+            raise ConfigError(
+                f"the training data grows (follow), which strategy={self.strategy.name} cannot follow: "
+                "use --strategy allreduce"
+            )
+
+    def _check_workers(self) -> None:
+        config = self.config
         most = self.strategy.needs.max_workers
         if most is not None and config.workers > most:
             raise ConfigError(

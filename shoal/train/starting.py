@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from shoal.core.cursor import Batches, Cursor
-from shoal.core.events import Decision, Event, MemberJoined, RunStarted, Warned
+from shoal.core.events import Decision, Event, MemberJoined, RunStarted
 from shoal.core.world import Member
 from shoal.launch.resume import resume_command
 from shoal.launch.session import Session
@@ -29,7 +29,7 @@ def run_info(
         backend=place.group.backend,
         workers=place.group.size,
         total_steps=total_steps or 0,
-        steps_per_epoch=batches.per_epoch,
+        steps_per_epoch=batches.per_epoch if spec.growing is None else 0,
         module=spec.program.model,
         json_output=session.json_output,
         resume_command=resume_command(session, opened.config.workers, opened.resume_dir),
@@ -40,9 +40,9 @@ def run_info(
 
 def opening_events(
     info: RunInfo, opened: Opened, members: Sequence[Member], batches: Batches, cursor: Cursor,
-    resumed_from: Path | None, warnings: Sequence[str],
+    resumed_from: Path | None, notes: Sequence[Event],
 ) -> Iterator[Event]:  # fmt: skip
-    """Who is there, what was chosen, what is amiss, and where training begins."""
+    """Who is there, what was chosen, what is to be noted, and where training begins."""
     for member in members:
         yield MemberJoined(member.role, member.rank, member.host, member.pid)
     yield Decision("grain", f"{opened.cutting.grain}, {opened.config.passes}", opened.cutting.why)
@@ -51,8 +51,7 @@ def opening_events(
     mixing = dict(info.header).get("shuffle")
     if mixing is not None:
         yield Decision("shuffle", mixing.partition(":")[0], mixing)
-    for warning in warnings:
-        yield Warned(warning)
+    yield from notes
     yield RunStarted(
         strategy=info.strategy,
         backend=info.backend,

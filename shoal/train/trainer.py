@@ -13,6 +13,7 @@ from torch import nn
 from shoal.core.config import Config, resolve
 from shoal.core.errors import ConfigError, WorkerFailed
 from shoal.core.seeds import init_seed
+from shoal.data.following import FollowingSource
 from shoal.data.source import open_source
 from shoal.elastic.attendance import FitOver
 from shoal.launch.session import Session, SessionEnd, current
@@ -78,7 +79,8 @@ class Trainer:
         session = current()
         stated = {"workers": workers, "run_dir": str(run_dir) if run_dir is not None else None}
         config = self._resolve(session, stated)
-        if config.epochs is None and config.steps is None:
+        grows = isinstance(self._train, FollowingSource)  # its end is the end of the run
+        if config.epochs is None and config.steps is None and not grows:
             raise ConfigError("the length of the run is missing: give epochs or steps")
         if not session.launched and config.workers > 1:
             return self._fit_on_workers(config, session)

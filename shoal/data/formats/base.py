@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shoal.core.errors import UserError
+from shoal.core.places import Entry, Place
 from shoal.core.registry import Registry
-from shoal.data.places import Entry, Place
 
 
 class FormatError(UserError):

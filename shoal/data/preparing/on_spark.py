@@ -203,7 +203,9 @@ def _zipped(folder: Path) -> Path:
 def _refuse_without_java() -> None:
     home = os.environ.get("JAVA_HOME")
     try:
-        subprocess.run([f"{home}/bin/java" if home else "java", "-version"], capture_output=True, check=True, timeout=60)
+        subprocess.run(
+            [f"{home}/bin/java" if home else "java", "-version"], capture_output=True, check=True, timeout=60
+        )
     except (OSError, subprocess.SubprocessError):
         raise ConfigError(
             "--engine spark needs Java 17 or newer, and there is none: install it (Debian: apt-get install "

@@ -15,8 +15,10 @@ from shoal.core.events import (
     Evaluated,
     Event,
     Fault,
+    FilesArrived,
     MemberJoined,
     MemberLost,
+    Mirrored,
     RunEnded,
     RunStarted,
     StepCommitted,
@@ -73,6 +75,12 @@ class Callback:
 
     def on_checkpoint(self, event: CheckpointSaved, run: RunInfo) -> Stop | None:
         """A checkpoint is complete on disk."""
+
+    def on_arrivals(self, event: FilesArrived, run: RunInfo) -> Stop | None:
+        """An epoch of a source that grows begins, with files of its own."""
+
+    def on_mirror(self, event: Mirrored, run: RunInfo) -> Stop | None:
+        """Something is to be told of a copy of a checkpoint."""
 
     def on_member_joined(self, event: MemberJoined, run: RunInfo) -> Stop | None:
         """A process has joined the run."""

@@ -11,7 +11,9 @@ from shoal.core.events import (
     CheckpointSaved,
     Evaluated,
     Fault,
+    FilesArrived,
     MemberLost,
+    Mirrored,
     RunEnded,
     RunStarted,
     StepCommitted,
@@ -106,6 +108,15 @@ class Progress(Callback):
     def on_checkpoint(self, event: CheckpointSaved, run: RunInfo) -> None:
         self._saved_step = event.cursor.step
 
+    def on_arrivals(self, event: FilesArrived, run: RunInfo) -> None:
+        if not event.over:
+            files = len(event.files)
+            self._note(f"{files:,} new file{'s' if files > 1 else ''}, {event.samples:,} samples", "dim")
+
+    def on_mirror(self, event: Mirrored, run: RunInfo) -> None:
+        if event.status != "copied":
+            self._note(*wording.mirror(event))
+
     def on_member_lost(self, event: MemberLost, run: RunInfo) -> None:
         self._note(f"{event.role} {event.rank} on {event.host} was lost: {event.cause}", "red")
 
@@ -146,10 +157,11 @@ class Progress(Callback):
         from shoal.train.callbacks.display import Snapshot
 
         per_epoch = max(1, run.steps_per_epoch)
+        of_unknown_length = self._cursor.epoch + (self._cursor.batch > 0)
         return Snapshot(
             step=self._cursor.step,
             total_steps=run.total_steps,
-            epoch=max(1, -(-self._cursor.step // per_epoch)),
+            epoch=max(1, -(-self._cursor.step // per_epoch) if run.steps_per_epoch else of_unknown_length),
             epochs=-(-run.total_steps // per_epoch),
             loss=self._loss.value,
             samples_per_s=self._pace.samples_per_s,

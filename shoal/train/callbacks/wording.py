@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from shoal.core.events import RunEnded
+from shoal.core.events import Mirrored, RunEnded
 from shoal.train.callbacks.base import RunInfo
 
 Rows = list[tuple[str, str]]
@@ -88,6 +88,22 @@ def result(event: RunEnded, run: RunInfo, elapsed_s: float, saved_step: int | No
     return title, rows
 
 
+def mirror(event: Mirrored) -> tuple[str, str]:
+    """What is to be told of a copy, and in which style."""
+    if event.status == "copying":
+        return f"copying {event.checkpoint} to {event.place}: {event.part:.0%}", "dim"
+    if event.status == "resumed":
+        return f"from {event.checkpoint} of the mirror {event.place}: {event.reason}", "dim"
+    if event.status == "older":
+        return f"not from {event.checkpoint} of the mirror {event.place}: {event.reason}", "dim"
+    what = f"{event.checkpoint} is not in the mirror {event.place}: {event.reason}"
+    then = {
+        "away": ". It is tried again; training goes on",
+        "left": ". Run the same command again to copy it",
+    }.get(event.status, "")
+    return f"warning: {what}{then}", "yellow"
+
+
 def next_steps(event: RunEnded, run: RunInfo, cores: int | None = None) -> Rows:
     """What to try after a run that is finished: purposes and the commands for them."""
     command = run.resume_command
@@ -95,7 +111,7 @@ def next_steps(event: RunEnded, run: RunInfo, cores: int | None = None) -> Rows:
         return [("on several workers", "shoal train SCRIPT --workers 2")]
     cores = cores or len(os.sched_getaffinity(0))
     rows: Rows = []
-    anew = with_option(command, "--run-dir", None)
+    anew = with_option(with_option(command, "--run-dir", None), "--mirror", None)
     if run.workers < cores:
         rows.append(("on more workers", with_option(anew, "--workers", str(min(cores, run.workers * 2)))))
     if event.status == "completed" and run.total_steps:
