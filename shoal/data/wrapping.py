@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
+from collections.abc import Generator, Iterable
+from typing import Self
 
+from shoal.core.config import LoaderSettings
 from shoal.core.cursor import Batches
 from shoal.core.order import Indices, Order
-from shoal.data.source import Batch, Source
+from shoal.data.request import Batch, Loaded, Request
+from shoal.data.source import Source
 
 
 class Wrapping(Source):
@@ -35,3 +40,36 @@ class Wrapping(Source):
     @property
     def digest(self) -> str | None:
         return self.source.digest
+
+    def sampled(self) -> Self:
+        return self._over(self.source.sampled())
+
+    def under(self, settings: LoaderSettings) -> Self:
+        return self._over(self.source.under(settings))
+
+    def _over(self, source: Source) -> Self:
+        other = copy.copy(self)
+        other.source = source
+        return other
+
+    def stream(
+        self, order: Order, seed: int, requests: Iterable[Request], *, epochs: int | None = None, ahead: bool = True
+    ) -> Generator[Loaded, None, None]:
+        if type(self.source).stream is Source.stream:  # nothing is read ahead: `fetch` may know a shorter way
+            yield from super().stream(order, seed, requests, epochs=epochs, ahead=ahead)
+            return
+        for loaded in self.source.stream(order, seed, requests, epochs=epochs, ahead=ahead):
+            batch = loaded.batch
+            if len(loaded.indices):
+                batch = self.change(batch, loaded.indices, loaded.request.epoch, seed)
+            yield Loaded(loaded.request, loaded.indices, batch)
+
+    def readable(self, indices: Indices) -> Indices:
+        return self.source.readable(indices)
+
+    @property
+    def bytes_read(self) -> int:
+        return self.source.bytes_read
+
+    def add_bytes_read(self, nbytes: int) -> None:
+        self.source.add_bytes_read(nbytes)
