@@ -63,7 +63,7 @@ class Run:
             self._survives = self._attendance.survives and self._strategy.needs.survives
             self._bounds = bounds_of(spec.config, spec.strategy, session)
             self._set_threads(spec.config.threads)
-            self._spans, self._account, self.ledger = Spans(), Account(), Ledger()
+            self._spans, self._account, self.ledger = Spans(), Account(), Ledger(data=spec.data_digest)
             self._work: Work | None = None  # handed out and not yet done
             self._saved_at = self._began
             self._went_back = False
@@ -125,10 +125,8 @@ class Run:
         resumed: Resumed | None = None
         if place.keeps_record:
             resumed = self._saver.newest(warnings.append)
-        word = json.dumps([resumed is not None, resumed.data if resumed is not None else None]).encode()
-        found, data = json.loads(place.group.gather_bytes(word, "agreeing on a checkpoint")[0])
+        found = place.group.gather_bytes(b"1" if resumed is not None else b"", "agreeing on a checkpoint")[0]
         if found:
-            Resumed.check(data, self._spec.data_digest)
             parts = resumed.live.parts({}) if resumed is not None else ({}, {})
             self._load(Live.of(*hand_over(place.group, 0, *parts)))
         elif self._snapshots:
@@ -162,7 +160,7 @@ class Run:
         self._batches = Batches(len(self._spec.train), self.config.global_batch, self.config.grain)  # type: ignore[arg-type]  # settled by open_run
         self._samples_order = self._spec.train.order(self.config.seed, self.config.loader.shuffle, self._batches)
         self._coverage = CoverageRecord(len(self._spec.train), whole=self._strategy.needs.survives)
-        self._saver = Saver(opened.run_dir.checkpoints, self.config.checkpoint, self._spec.data_digest)
+        self._saver = Saver(opened.run_dir.checkpoints, self.config.checkpoint)
         self._balancing = Balancing(self.config, self._batches, self._strategy.needs.leases)
 
     def _bind(self, opening: contextlib.ExitStack, alike: bool) -> None:
@@ -227,6 +225,7 @@ class Run:
 
     def _load(self, live: Live) -> None:
         """Take over the state of another worker, or of a checkpoint."""
+        live.ledger.go_on_with(self._spec.data_digest)
         self._strategy.load(self._replica, live.state)
         self._coverage.restore(live.counts.numpy(), live.finished, self._place.is_first)
         self._account.restore(*live.epoch_loss)

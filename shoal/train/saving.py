@@ -99,21 +99,10 @@ class CoverageRecord:
 
 @dataclass(frozen=True)
 class Resumed:
-    """Where a run goes on; `data` is a digest of what it was trained on, where there is one."""
+    """Where a run goes on."""
 
     path: Path
     live: Live
-    data: str | None
-
-    @staticmethod
-    def check(saved: str | None, data: str | None) -> None:
-        """A run goes on with the data that it began with."""
-        if None not in (saved, data) and saved != data:
-            raise CheckpointError(
-                f"the checkpoint was written for other training data (a digest of its samples: {saved} against "
-                f"{data}): a stream must give the same samples, in the same order, when a run goes on. Use "
-                "the same data, or another --run-dir"
-            )
 
 
 def _not_finite(state: ShardedState) -> str | None:
@@ -128,11 +117,10 @@ def _not_finite(state: ShardedState) -> str | None:
 
 
 class Saver:
-    """Writes checkpoints in the background, on the worker that keeps the record, and reads the newest good one.
-    `data` is a digest of the training data, where there is one."""
+    """Writes checkpoints in the background, on the worker that keeps the record, and reads the newest good one."""
 
-    def __init__(self, directory: Path, settings: CheckpointSettings, data: str | None = None) -> None:
-        self._directory, self._settings, self._data = directory, settings, data
+    def __init__(self, directory: Path, settings: CheckpointSettings) -> None:
+        self._directory, self._settings = directory, settings
         self._writer: Writer | None = None
         self.last_path: str | None = None
 
@@ -164,10 +152,10 @@ class Saver:
             **(ledger.values if evaluated else {}),
             "evaluation": ledger.values,
             "evaluated": evaluated,
+            "data": ledger.data,
             "coverage": coverage.finished.to_json(),
             "epoch_loss": account.epoch_loss,
             "epoch_weight": account.epoch_weight,
-            "data": self._data,
             "due": [what for what in ledger.due if what == "evaluate"],
         }
         try:
@@ -223,6 +211,7 @@ class Saver:
         cursor = checkpoint.cursor
         ledger = Ledger(
             cursor=cursor,
+            data=meta.get("data"),
             values=dict(meta["evaluation"]),
             evaluated=cursor if meta["evaluated"] else None,
             saved=cursor,
@@ -238,7 +227,6 @@ class Saver:
                 (meta["epoch_loss"], meta["epoch_weight"]),
                 ledger,
             ),
-            meta.get("data"),
         )
 
     def close(self) -> None:
