@@ -27,6 +27,7 @@ _EXPORTS = {
     "Job": "shoal.data.preparing.job",
     "Rowwise": "shoal.data.transforms",
     "Source": "shoal.data.source",
+    "augment": "shoal.data.augment",
     "digits": "shoal.data.handwritten",
     "follow": "shoal.data.following",
     "open": "shoal.data.opening",
@@ -57,10 +58,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "augment":
-        return importlib.import_module("shoal.data.augment")
     if name not in _EXPORTS:
         raise AttributeError(f"module 'shoal.data' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_EXPORTS[name]), name)
+    module = importlib.import_module(_EXPORTS[name])
+    value = getattr(module, name, module)
     globals()[name] = value
     return value

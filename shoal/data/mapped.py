@@ -20,7 +20,8 @@ class MappedSource(SampleSource):
     itself (`np.random.default_rng()`) is not, and what it draws depends on who reads what.
 
     `__getitems__` is asked for many samples only as long as it draws from none of the three: what it draws could not
-    be seeded for a single sample. As soon as it does, the samples are read again, one at a time.
+    be seeded for a single sample. As soon as it does, the samples are read again, one at a time; so they are where it
+    gives no list of samples, but a batch that is collated already.
 
     What the dataset raises passes through with a note that names the sample.
     """
@@ -29,7 +30,7 @@ class MappedSource(SampleSource):
         super().__init__(dataset, name)
         self._dataset = dataset
         self._samples = len(dataset)
-        self._many: Callable[[list[int]], list[Any]] | None = getattr(dataset, "__getitems__", None)
+        self._many: Callable[[list[int]], Any] | None = getattr(dataset, "__getitems__", None)
         if self._many is not None:
             with lent_generators(self.numpy_bits):
                 self._watch = DrawWatch()
@@ -42,7 +43,7 @@ class MappedSource(SampleSource):
         if self._many is not None:
             self._watch.begin()
             found = self._read_many(self._many, numbers)
-            if not self._watch.drawn():
+            if found is not None and not self._watch.drawn():
                 return found
             self._many = None
         return [self._read(number, sample_seed(seed, epoch, number)) for number in numbers]
@@ -55,12 +56,14 @@ class MappedSource(SampleSource):
             error.add_note(f"while reading sample {number} of the {self._name} data")
             raise
 
-    def _read_many(self, read: Callable[[list[int]], list[Any]], numbers: list[int]) -> list[Any]:
+    def _read_many(self, read: Callable[[list[int]], Any], numbers: list[int]) -> list[Any] | None:
         try:
-            found = list(read(numbers))
+            found = read(numbers)
         except Exception as error:
             error.add_note(f"while reading {len(numbers)} samples of the {self._name} data, the first {numbers[0]}")
             raise
+        if not isinstance(found, list):
+            return None
         if len(found) != len(numbers):
             raise UserError(
                 f"__getitems__ of the {self._name} data was asked for {len(numbers)} samples and gave {len(found)}: "

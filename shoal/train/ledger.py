@@ -12,6 +12,7 @@ from typing import Any
 
 from shoal.core.arrivals import NOTHING, Instalment
 from shoal.core.cursor import Cursor
+from shoal.core.errors import CheckpointError
 from shoal.core.staleness import Staleness
 
 Result = Any  # plain JSON
@@ -23,6 +24,7 @@ class Ledger:
     for so far, with the result: by it a newcomer passes over what the others have behind them."""
 
     cursor: Cursor = field(default_factory=Cursor)
+    data: str | None = None  # a digest of what is trained on, where that is known
     acts: int = 0  # completed
     result: Result = None  # of the last one
     due: list[str] = field(default_factory=list)
@@ -44,9 +46,20 @@ class Ledger:
         found = [(what, result) for at, what, result in self.asked if at == step]
         return found[number] if number < len(found) else None
 
+    def go_on_with(self, data: str | None) -> None:
+        """A run goes on with the data that it was begun with; None is not compared. Raises `CheckpointError`."""
+        if None not in (self.data, data) and self.data != data:
+            raise CheckpointError(
+                f"the checkpoint was written for other training data (a digest of its samples: {self.data} against "
+                f"{data}): a stream must give the same samples, in the same order, when a run goes on. Use the "
+                "same data, or another --run-dir"
+            )
+        self.data = data
+
     def to_json(self) -> dict[str, Any]:
         return {
             "cursor": self.cursor.to_json(),
+            "data": self.data,
             "acts": self.acts,
             "result": self.result,
             "due": list(self.due),
@@ -63,6 +76,7 @@ class Ledger:
     def from_json(cls, data: dict[str, Any]) -> Ledger:
         return cls(
             cursor=Cursor.from_json(data["cursor"]),
+            data=data.get("data"),
             acts=int(data["acts"]),
             result=data["result"],
             due=list(data["due"]),

@@ -70,7 +70,7 @@ class Run:
             self._survives = self._attendance.survives and self._strategy.needs.survives
             self._bounds = bounds_of(spec.config, spec.strategy, session)
             self._set_threads(spec.config.threads)
-            self._spans, self._account, self.ledger = Spans(), Account(), Ledger()
+            self._spans, self._account, self.ledger = Spans(), Account(), Ledger(data=spec.data_digest)
             self._work: Work | None = None  # handed out and not yet done
             self._saved_at = self._began
             self._went_back = False
@@ -132,11 +132,8 @@ class Run:
             self._mirror.claim(self.config, self._session.script, notes.append)
         find = functools.partial(self._saver.newest_anywhere, notes.append)
         found, resumed = place.wait_for_first(find, "looking for a checkpoint")
-        word = json.dumps(resumed.data if resumed is not None else None).encode()
-        data = json.loads(place.group.gather_bytes(word, "agreeing on the data of a checkpoint")[0])
         self._saver.settle(place.keeps_record)
         if found:
-            Resumed.check(data, self._spec.data_digest)
             parts = resumed.live.parts({}) if resumed is not None else ({}, {})
             self._load(Live.of(*hand_over(place.group, 0, *parts)))
         elif self._snapshots:
@@ -174,9 +171,7 @@ class Run:
         self._cut()
         self._coverage = CoverageRecord(len(self._spec.train), whole=self._strategy.needs.survives)
         self._mirror = RunMirror.of(self.config, self._number, opened.run_dir)
-        self._saver = Saver(
-            opened.run_dir.checkpoints, self.config, self._session.script, self._mirror, self._spec.data_digest
-        )
+        self._saver = Saver(opened.run_dir.checkpoints, self.config, self._session.script, self._mirror)
         self._balancing = Balancing(self.config, self._batches, self._strategy.needs.leases)
 
     def _cut(self) -> None:
@@ -247,6 +242,7 @@ class Run:
 
     def _load(self, live: Live) -> None:
         """Take over the state of another worker, or of a checkpoint."""
+        live.ledger.go_on_with(self._spec.data_digest)
         self._strategy.load(self._replica, live.state)
         if self._growing is not None and live.ledger.arrivals != self.ledger.arrivals:
             self._coverage = CoverageRecord(0, whole=self._strategy.needs.survives)

@@ -117,21 +117,10 @@ class CoverageRecord:
 
 @dataclass(frozen=True)
 class Resumed:
-    """Where a run goes on; `data` is a digest of what it was trained on, where there is one."""
+    """Where a run goes on."""
 
     path: Path
     live: Live
-    data: str | None
-
-    @staticmethod
-    def check(saved: str | None, data: str | None) -> None:
-        """A run goes on with the data that it began with."""
-        if None not in (saved, data) and saved != data:
-            raise CheckpointError(
-                f"the checkpoint was written for other training data (a digest of its samples: {saved} against "
-                f"{data}): a stream must give the same samples, in the same order, when a run goes on. Use "
-                "the same data, or another --run-dir"
-            )
 
 
 def _not_finite(state: ShardedState) -> str | None:
@@ -147,14 +136,10 @@ def _not_finite(state: ShardedState) -> str | None:
 
 class Saver:
     """Writes checkpoints in the background, on the worker that keeps the record, and reads the newest good one. Where
-    there is a `mirror`, they are copied there, and the newest one may come from there. `data` is a digest of the
-    training data, where there is one."""
+    there is a `mirror`, they are copied there, and the newest one may come from there."""
 
-    def __init__(
-        self, directory: Path, config: Config, script: str | None, mirror: RunMirror | None, data: str | None = None
-    ) -> None:
+    def __init__(self, directory: Path, config: Config, script: str | None, mirror: RunMirror | None) -> None:
         self._directory, self._config, self._script, self._mirror = directory, config, script, mirror
-        self._data = data
         self._writer: Writer | None = None
         self._mirroring: Mirroring | None = None
         self.last_path: str | None = None
@@ -194,10 +179,10 @@ class Saver:
             **(ledger.values if evaluated else {}),
             "evaluation": ledger.values,
             "evaluated": evaluated,
+            "data": ledger.data,
             "coverage": coverage.finished.to_json(),
             "epoch_loss": account.epoch_loss,
             "epoch_weight": account.epoch_weight,
-            "data": self._data,
             "due": [what for what in ledger.due if what == "evaluate"],
             **({"arrivals": ledger.arrivals.to_json()} if ledger.arrivals != NOTHING else {}),
         }
@@ -279,6 +264,7 @@ class Saver:
         cursor = checkpoint.cursor
         ledger = Ledger(
             cursor=cursor,
+            data=meta.get("data"),
             values=dict(meta["evaluation"]),
             evaluated=cursor if meta["evaluated"] else None,
             saved=cursor,
@@ -295,7 +281,6 @@ class Saver:
                 (meta["epoch_loss"], meta["epoch_weight"]),
                 ledger,
             ),
-            meta.get("data"),
         )
 
     def close(self) -> None:

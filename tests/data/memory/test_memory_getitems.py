@@ -86,6 +86,15 @@ def test_a_sample_has_the_same_bits_however_samples_are_grouped(
         assert torch.equal(source.fetch(at(*part), 4, 2)[1], whole[part])
 
 
+def test_a_batch_that_is_collated_already_is_not_taken_for_samples() -> None:
+    class Collated(Many):
+        def __getitems__(self, indices: list[int]) -> Any:
+            return torch.tensor(indices), torch.zeros(len(indices))
+
+    for rows in (at(3, 4), at(3, 4, 5)):
+        assert open_source(Collated(), "train").fetch(rows, 0, 0)[0].tolist() == rows.tolist()
+
+
 def test_a_subset_of_a_dataset_that_draws_is_exact() -> None:
     class Noisy(Dataset[Any]):
         def __len__(self) -> int:
