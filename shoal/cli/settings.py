@@ -76,7 +76,7 @@ HELP = {
     "incremental.h": "local steps between two averages: a number, growing, or auto (from what sending costs)",
     "incremental.rho": "how finely a round is cut, as a part of it; 1: fixed parts, the same bits every time",
     "incremental.outer": "what is done with the average: plain, momentum, nesterov (DiLoCo)",
-    "incremental.outer_lr": "rate of the outer optimizer; 1 for plain and 0.7 else unless stated",
+    "incremental.outer_lr": "rate of the outer optimizer; 1 for plain and 0.7 else unless stated; with Adam, try 1.4",
     "incremental.outer_momentum": "momentum of the outer optimizer",
     "hybrid.inner": "strategy within a team",
     "hybrid.outer": "strategy between teams: incremental, allreduce, parameter-server or async",
