@@ -176,10 +176,12 @@ class EngineContract:
         assert made.source_rows == _ROWS
         assert_same(made, expected)
         rejects = Place.of(place) / "set" / "rejects.jsonl"
-        assert sorted(rejects.read().splitlines()) == sorted((tmp_path / "expected/rejects.jsonl").read_bytes().splitlines())
-        assert [entry.place.name for entry in (Place.of(place) / "set").files() if entry.place.name.startswith("part")] == [
-            shard.file for shard in made.manifest.shards
-        ]
+        assert sorted(rejects.read().splitlines()) == sorted(
+            (tmp_path / "expected/rejects.jsonl").read_bytes().splitlines()
+        )
+        assert [
+            entry.place.name for entry in (Place.of(place) / "set").files() if entry.place.name.startswith("part")
+        ] == [shard.file for shard in made.manifest.shards]
 
     def test_a_shuffle_by_ranges_gives_the_same_shards_as_anywhere(
         self, engine: Engine, place: str, source: str, tmp_path: Path
