@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from shoal.core.errors import ConfigError
 from shoal.data.preparing.engine import Engine
 from shoal.data.preparing.on_ray import RayEngine
 from shoal.testing.engine_contract import EngineContract
