@@ -131,8 +131,8 @@ def header(place: Place) -> tuple[list[str], int]:
     odd = next((mark for mark in ";\t|" if len(names) == 1 and mark in text), None)
     if odd is not None:
         raise FormatError(
-            f"the first line of {place} has no comma and several {odd!r}: its values must be separated by commas, or by "
-            "tabs with a name that ends in .tsv"
+            f"the first line of {place} has no comma and several {odd!r}: values must be separated by commas, or by "
+            "tabs where the name ends in .tsv"
         )
     _check_names(place, names)
     return names, len(line)
