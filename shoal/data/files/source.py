@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from shoal.data.shards.collating import Collator, Part
 from shoal.data.shards.columns import Values
 from shoal.data.source import Batch, Source
 
+_LOG = logging.getLogger(__name__)
 _BLOCK_BYTES = 8 << 20  # of a piece, where the format leaves the choice
 _LOOKERS = 16  # files looked at together: for remote ones it is the waiting that takes the time
 
@@ -135,6 +137,9 @@ def open_files(found: Sequence[Found], wanted: Wanted, memory_bytes: int) -> Sou
     no record can be found without reading all."""
     nbytes = sum(entry.nbytes for entry, _ in found)
     if nbytes <= memory_bytes:
+        _LOG.info(
+            "%s and %d more files, %.1f MB, are read into memory", found[0][0].place, len(found) - 1, nbytes / 1e6
+        )
         return TableSource(found, wanted)
     with ThreadPoolExecutor(min(_LOOKERS, len(found)), thread_name_prefix="shoal-pieces") as pool:
         counted = list(pool.map(_counted, found))
