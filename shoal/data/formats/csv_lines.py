@@ -127,6 +127,8 @@ def header(place: Place) -> tuple[list[str], int]:
         text = line.decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError:
         raise FormatError(f"{place} is no UTF-8 text in its first line: convert it, e.g. with `iconv`") from None
+    if "\r" in text:
+        raise FormatError(f"the lines of {place} end in a carriage return alone: convert it, e.g. with `mac2unix`")
     names = next(csv.reader(io.StringIO(text), delimiter=_separator(place)), [])
     odd = next((mark for mark in ";\t|" if len(names) == 1 and mark in text), None)
     if odd is not None:
