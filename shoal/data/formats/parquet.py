@@ -8,6 +8,7 @@ from typing import Any
 
 from shoal.data.formats.base import BadRecord, Format, FormatError, OnBad, Split, formats
 from shoal.data.formats.batches import ROWS, as_batches
+from shoal.data.formats.seeking import open_to_seek
 from shoal.data.places import Entry, Place
 
 
@@ -80,7 +81,7 @@ def opened(place: Place) -> Iterator[Any]:
     import pyarrow.parquet as pq
 
     with contextlib.ExitStack() as stack:
-        source = pa.OSFile(place.path) if place.is_local and place.exists() else place.open()
+        source = pa.OSFile(place.path) if place.is_local and place.exists() else open_to_seek(place)
         stack.enter_context(source)
         try:
             file = pq.ParquetFile(source, pre_buffer=not place.is_local, page_checksum_verification=True)

@@ -287,14 +287,17 @@ def test_a_csv_beyond_the_memory_is_refused_with_what_to_do(tmp_path: Path) -> N
 # ---- elsewhere
 
 
-def test_files_on_the_web_are_read_with_and_without_ranges(tmp_path: Path) -> None:
-    write(table(), tmp_path / "data.csv")
-    write(table(), tmp_path / "data.parquet")
+@pytest.mark.parametrize("ranges", [True, False])
+def test_files_on_the_web_are_read_with_and_without_ranges(tmp_path: Path, ranges: bool) -> None:
+    names = ("data.csv", "data.csv.gz", "data.jsonl", "data.parquet", "data.npz")
+    for name in names:
+        write(table(), tmp_path / name)
+    tar_of_images(tmp_path / "data.tar", 20)
     with serving(tmp_path) as web:
-        for name in ("data.csv", "data.parquet"):
+        web.ranges = ranges
+        for name in names:
             assert everything(shoal.data.open(f"{web.url}/{name}"))[1].tolist() == table()["y"].to_pylist()
-        web.ranges = False
-        assert len(shoal.data.open(f"{web.url}/data.csv", "[:50%]")) == 10
+        assert len(shoal.data.open(f"{web.url}/data.tar", "[:50%]")) == 10
         with pytest.raises(AccessError, match=r"nothing.csv does not exist: check the path"):
             shoal.data.open(f"{web.url}/nothing.csv")
         with pytest.raises(AccessError, match="cannot be searched by a pattern"):
