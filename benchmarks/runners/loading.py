@@ -1,4 +1,4 @@
-"""One loader reads one data set for a few epochs, in a process of its own; prints the samples per second of each.
+"""One loader reads one data set for a few epochs, in a process of its own; writes what each took as JSON.
 
 Called by benchmarks/loading.py with a folder that it has filled: `shards` (Parquet and a manifest), and for images
 `mds` and `tar` beside it, each in the peer's own format; tabular data also as `x.npy` and `y.npy`.
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 
 WORKERS = 2
@@ -149,17 +150,50 @@ LOADERS: dict[str, Callable[[Path, int], Callable[[int], Iterator[int]]]] = {
 }
 
 
+def cpu_seconds() -> float:
+    """Of this process and of those that it has started and that still run."""
+    me = psutil.Process()
+    times = [one.cpu_times() for one in (me, *me.children(recursive=True))]
+    return float(sum(one.user + one.system for one in times))
+
+
+def resume(folder: Path, batch: int) -> dict[str, float]:
+    """Seconds from opening the data set to the first batch in the middle of an epoch, and the part of it that was
+    read for that."""
+    import shoal.data.shards.source  # imports are not what is measured
+
+    begun = time.perf_counter()
+    source = shoal.data.shards.source.ShardSource(folder / "shards")
+    from shoal.core.cursor import Batches
+    from shoal.data.loader import Loader, Request
+
+    samples = len(source)
+    opened = time.perf_counter() - begun
+    loader = Loader(source, 1, batches=Batches(samples, batch, max(1, batch // 64)))
+    middle = samples // batch // 2 * batch
+    stream = loader.stream(Request(0, at, at + batch) for at in range(middle, samples - batch, batch))
+    assert len(next(stream).indices) == batch
+    taken = time.perf_counter() - begun
+    read = source.bytes_read / source.data.manifest.bytes
+    loader.close()
+    return {"samples": samples, "open_s": opened, "first_batch_s": taken, "part_read": read}
+
+
 def main() -> None:
     torch.set_num_threads(1)
     name, folder, batch, epochs = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    if name == "resume":
+        Path(sys.argv[5]).write_text(json.dumps([resume(folder, batch) for _ in range(epochs)]))
+        return
     epoch = LOADERS[name](folder, batch)
     rates = []
     for number in range(epochs):
-        begun, samples = time.perf_counter(), 0
+        begun, cpu_s, samples = time.perf_counter(), cpu_seconds(), 0
         for count in epoch(number):
             samples += count
-        rates.append({"samples": samples, "seconds": time.perf_counter() - begun})
-    print(json.dumps(rates))
+        taken = {"seconds": time.perf_counter() - begun, "cpu_seconds": cpu_seconds() - cpu_s}
+        rates.append({"samples": samples, **taken})
+    Path(sys.argv[5]).write_text(json.dumps(rates))
 
 
 if __name__ == "__main__":

@@ -81,7 +81,9 @@ class Loader:
 
         def questions() -> Iterator[Request | None]:
             for request in requests:
-                parts = self.order.split(request.start, request.stop, count) or [(request.start, request.stop)]
+                whole = [(request.start, request.stop)]
+                grouped = self.source.grouped is not None  # then a request is a grain, which must not be cut
+                parts = whole if grouped else self.order.split(request.start, request.stop, count) or whole
                 asked.append((request, len(parts)))
                 for start, stop in parts:
                     yield Request(request.epoch, start, stop) if start < stop else None

@@ -49,6 +49,14 @@ class SlicedSource(Source):
     def fetch(self, indices: Indices, epoch: int, seed: int) -> Batch:
         return self._source.fetch(indices + self._start, epoch, seed)
 
+    @property
+    def grouped(self) -> str | None:
+        return self._source.grouped
+
+    @property
+    def digest(self) -> str | None:
+        return None if self._source.digest is None else f"{self._source.digest}[{self._start}:{self._stop}]"
+
     def order(self, seed: int, shuffle: bool, batches: Batches | None = None) -> Order:
         inner = self._source.order(seed, shuffle)
         return _SlicedOrder(inner, len(self._source), self._start, self._stop)
@@ -79,6 +87,15 @@ class JoinedSource(Source):
 
     def __len__(self) -> int:
         return int(self._starts[-1])
+
+    @property
+    def grouped(self) -> str | None:
+        return next((one.grouped for one in self._sources if one.grouped is not None), None)
+
+    @property
+    def digest(self) -> str | None:
+        found = [one.digest for one in self._sources]
+        return None if None in found else "+".join(str(one) for one in found)
 
     def fetch(self, indices: Indices, epoch: int, seed: int) -> Batch:
         of = np.searchsorted(self._starts, indices, side="right") - 1

@@ -35,6 +35,7 @@ from shoal.data.places import Place
 from shoal.data.preparing.engine import ATTEMPTS, Engine, InProcess, TaskFailed
 from shoal.data.preparing.prepare import Prepared, prepare
 from shoal.data.preparing.progress import Progress
+from shoal.data.preparing.rejects import FILE
 from shoal.data.preparing.task import Result, Task
 
 MEMORY = "128MiB"  # so little that a task reads 1 MiB: there are several
@@ -175,10 +176,8 @@ class EngineContract:
         assert made.manifest.rejected == 2
         assert made.source_rows == _ROWS
         assert_same(made, expected)
-        rejects = Place.of(place) / "set" / "rejects.jsonl"
-        assert sorted(rejects.read().splitlines()) == sorted(
-            (tmp_path / "expected/rejects.jsonl").read_bytes().splitlines()
-        )
+        rejects = Place.of(place) / "set" / FILE
+        assert sorted(rejects.read().splitlines()) == sorted((tmp_path / "expected" / FILE).read_bytes().splitlines())
         assert [
             entry.place.name for entry in (Place.of(place) / "set").files() if entry.place.name.startswith("part")
         ] == [shard.file for shard in made.manifest.shards]

@@ -26,6 +26,7 @@ from shoal.data.places import Entry, Place
 
 _MOSTLY = 0.95  # a column with so many numbers is one of numbers, and what is no number in it is a bad record
 _CONVERSION = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to ([^:]+): (.*)", re.S)
+_ROW = re.compile(r"Row #(\d+)")
 _COLUMNS = re.compile(r"Expected (\d+) columns, got (\d+)")
 _UNCLOSED = "a quote is opened and not closed in this line"
 ENDINGS = tuple(f"{kind}{packed}" for kind in (".csv", ".tsv") for packed in ("", ".gz", ".zst"))
@@ -64,7 +65,8 @@ class Csv(LineFormat):
             try:
                 table = _parse(piece, names, separator, self.multiline, types)
             except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
-                raise Refused(_words(str(error), names)) from None
+                row = _ROW.search(str(error))
+                raise Refused(_words(str(error), names), int(row[1]) - 1 if row else None) from None
             if not self.multiline:
                 if table.num_rows != count_lines(piece):
                     raise Refused(_UNCLOSED)
@@ -127,12 +129,14 @@ def header(place: Place) -> tuple[list[str], int]:
         text = line.decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError:
         raise FormatError(f"{place} is no UTF-8 text in its first line: convert it, e.g. with `iconv`") from None
+    if "\r" in text:
+        raise FormatError(f"the lines of {place} end in a carriage return alone: convert it, e.g. with `mac2unix`")
     names = next(csv.reader(io.StringIO(text), delimiter=_separator(place)), [])
     odd = next((mark for mark in ";\t|" if len(names) == 1 and mark in text), None)
     if odd is not None:
         raise FormatError(
-            f"the first line of {place} has no comma and several {odd!r}: its values must be separated by commas, or by "
-            "tabs with a name that ends in .tsv"
+            f"the first line of {place} has no comma and several {odd!r}: values must be separated by commas, or by "
+            "tabs where the name ends in .tsv"
         )
     _check_names(place, names)
     return names, len(line)

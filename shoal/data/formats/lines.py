@@ -18,6 +18,7 @@ from shoal.data.places import Entry, Place
 PIECE_BYTES = 8 << 20  # as much of a split is in memory at once
 SAMPLE_BYTES = 1 << 20  # the beginning of a file, by which its schema is guessed
 _BEYOND_BYTES = 64 << 10  # read at a time past the end of a split, for its last line
+_SEARCHED = 512  # records among which bad ones are searched for at a time
 _TEXT_CHARS = 200  # of a bad record
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 
@@ -26,9 +27,10 @@ Record = tuple[int, bytes]  # where it begins, and its bytes with the line end
 
 @dataclass(frozen=True)
 class Refused(Exception):  # noqa: N818 - what was refused is a piece, the error is for on_bad
-    """Lines cannot be read together. The reason is of use where it is one line."""
+    """Lines cannot be read together. The reason is of use where it is one line; `row` is the one to blame, if known."""
 
     reason: str
+    row: int | None = None
 
 
 Parse = Callable[[bytes], Any]  # a table of as many rows as there are records, or raises Refused
@@ -77,37 +79,49 @@ class LineFormat(Format):
         return found
 
     def _salvaged(self, offset: int, piece: bytes, parse: Parse, place: Place, on_bad: OnBad) -> Iterator[Any]:
-        """Tables of the good records of `piece`, in order: one, where all are good."""
+        """The good records of `piece`, in order, as a table; the bad ones are searched for only where there are any."""
+        import pyarrow as pa
+
         try:
             yield parse(piece)
             return
         except Refused:
             pass
+        tables: list[Any] = []
         run: list[Record] = []
         for start, record in self.records(offset, piece):
             reason = self.suspect(record, start, place)
             if reason is None:
                 run.append((start, record))
-                continue
-            yield from _halved(run, parse, place, on_bad)
+                if len(run) < _SEARCHED:
+                    continue
+            tables += _search(run, parse, place, on_bad)
             run = []
-            on_bad(_bad(place, start, record, reason))
-        yield from _halved(run, parse, place, on_bad)
+            if reason is not None:
+                on_bad(_bad(place, start, record, reason))
+        tables += _search(run, parse, place, on_bad)
+        if tables:
+            yield pa.concat_tables(tables).combine_chunks()
 
 
-def _halved(records: list[Record], parse: Parse, place: Place, on_bad: OnBad) -> Iterator[Any]:
-    """Parse them together; where that fails, each half by itself. What the parser refuses alone is bad."""
-    if not records:
-        return
-    try:
-        yield parse(b"".join(record for _, record in records))
-    except Refused as refused:
-        if len(records) == 1:
-            on_bad(_bad(place, *records[0], refused.reason))
-            return
-        middle = len(records) // 2
-        yield from _halved(records[:middle], parse, place, on_bad)
-        yield from _halved(records[middle:], parse, place, on_bad)
+def _search(records: list[Record], parse: Parse, place: Place, on_bad: OnBad) -> Iterator[Any]:
+    """Tables of the good ones. Where records cannot be parsed together, they are parted at the one that the parser
+    blames, or else in the middle. What it refuses alone is bad."""
+    parts = [records]
+    while parts:
+        part = parts.pop()
+        if not part:
+            continue
+        try:
+            yield parse(b"".join(record for _, record in part))
+        except Refused as refused:
+            if len(part) == 1:
+                on_bad(_bad(place, *part[0], refused.reason))
+            elif refused.row is not None and 0 <= refused.row < len(part):
+                parts += [part[refused.row + 1 :], [part[refused.row]], part[: refused.row]]
+            else:
+                middle = len(part) // 2
+                parts += [part[middle:], part[:middle]]
 
 
 def _bad(place: Place, start: int, record: bytes, reason: str) -> BadRecord:

@@ -93,5 +93,5 @@ def refuse_local_paths(engine: Engine, *places: Place) -> None:
         if engine.spans_machines and place.is_local:
             raise ConfigError(
                 f"{place} is a path of this machine, and the engine {engine.name} works on several: give a place that "
-                "all can reach (hdfs://, s3://); or, if the path is mounted on all of them, --engine-option paths=shared"
+                "all can reach (hdfs://, s3://); or, if it is mounted on all of them, --engine-option paths=shared"
             )

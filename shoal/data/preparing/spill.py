@@ -57,7 +57,7 @@ class Spill:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # there are as many as spills times pieces
 class Slice:
     """Some rows of a spill: the bytes that hold them, how many rows to pass over there, and how many to take."""
 

@@ -55,8 +55,8 @@ class Work:
         return work
 
     def _settle(self, say: Say) -> None:
-        older = {name for name in _names(self.root) if name != self.fingerprint}
-        if _names(self.place):
+        older = {name for name in names_in(self.root) if name != self.fingerprint}
+        if names_in(self.place):
             say("going on where it was broken off")
         elif older:
             say("what was begun here before is of other files, another job or other settings: beginning anew")
@@ -69,13 +69,13 @@ class Work:
     def finish(self, manifest: Manifest) -> None:
         """Remove everything that is not of the data set: its work, shards of the one it replaces, drafts."""
         wanted = {shard.file for shard in manifest.shards}
-        for name in _names(self.dest):
+        for name in names_in(self.dest):
             if (_SHARD.fullmatch(name) and name not in wanted) or _DRAFT.fullmatch(name):
                 (self.dest / name).remove()
         self.root.remove()
 
 
-def _names(folder: Place) -> list[str]:
+def names_in(folder: Place) -> list[str]:
     """What lies in a folder, if there is one."""
     try:
         found = folder.fs.ls(folder.path, detail=False)

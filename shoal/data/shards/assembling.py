@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ from shoal.core.order import Indices
 from shoal.data.request import Batch, Loaded, Request
 from shoal.data.shards.collating import Collator
 from shoal.data.shards.lanes import LaneOrder, Window
-from shoal.data.shards.windows import Held, Windows
+from shoal.data.shards.windows import Held, Key, Windows
 
 _AHEAD = 4  # windows of a lane that may be expected
 
@@ -22,6 +23,7 @@ class Assembler:
 
     def __init__(self, order: LaneOrder, windows: Windows, collate: Collator, epochs: int | None) -> None:
         self._order, self._windows, self._collate, self._epochs = order, windows, collate, epochs
+        self._reached: dict[Key, bool] = {}  # the windows drawn from last, and whether they are used up
 
     def __call__(self, requests: Sequence[Request], stopped: Callable[[], bool]) -> list[Loaded] | None:
         """What the requests, all of one epoch, ask for; None if `stopped` meanwhile."""
@@ -46,27 +48,33 @@ class Assembler:
         order = self._order
         lane, at = order.locate(positions)
         slots = np.argsort(lane, kind="stable")
-        borders = np.flatnonzero(np.diff(lane[slots])) + 1
-        for mine in np.split(slots, borders):
-            windows = order.windows(epoch, int(lane[mine[0]]))
-            places = at[mine]
-            low, high = int(places.min()), int(places.max())
-            for window in windows:
+        ascending = bool((np.diff(positions) > 0).all())
+        borders = [0, *(np.flatnonzero(np.diff(lane[slots])) + 1).tolist(), len(slots)]
+        lanes, at = lane[slots[borders[:-1]]].tolist(), at[slots]
+        for number, start, stop in zip(lanes, borders, borders[1:], strict=False):
+            windows, mine, places = order.windows(epoch, number), slots[start:stop], at[start:stop]
+            ends = (places[0], places[-1]) if ascending else (places.min(), places.max())
+            low, high = int(ends[0]), int(ends[1])
+            for window in windows[bisect_right(windows, low, key=_start) - 1 :]:
                 if window.start > high:
                     break
-                if window.stop > low:
-                    if window.start <= low and window.stop > high:
-                        yield window, places - window.start, mine
-                    else:
-                        inside = (places >= window.start) & (places < window.stop)
-                        if inside.any():
-                            yield window, places[inside] - window.start, mine[inside]
+                if window.start <= low and window.stop > high:
+                    yield window, places - window.start, mine
+                else:
+                    inside = (places >= window.start) & (places < window.stop)
+                    yield window, places[inside] - window.start, mine[inside]
 
     def _go_on(self, epoch: int, drawn: Sequence[tuple[Window, Indices, Indices]]) -> None:
-        """Let go of what has been used up, and expect what comes next in the lanes that were drawn from."""
+        """Let go of what has been used up, and expect what comes next in the lanes that were drawn from. There is
+        nothing new to be said as long as they are drawn from the same windows."""
         latest: dict[int, tuple[Window, int]] = {}
         for window, places, _ in drawn:
-            latest[window.lane] = window, int(places.max())
+            if len(places):
+                latest[window.lane] = window, int(places[-1])
+        reached = {window.key: place == window.stop - window.start - 1 for window, place in latest.values()}
+        if reached == self._reached:
+            return
+        self._reached = reached
         order, plan = self._order, self._order.plan
         coming: list[tuple[float, Window]] = []
         for lane, (window, place) in latest.items():
@@ -85,6 +93,10 @@ class Assembler:
             return window.number < now.number or (window.number == now.number and place == now.stop - now.start - 1)
 
         self._windows.expect([one for _, one in sorted(coming, key=lambda pair: pair[0])], done)
+
+
+def _start(window: Window) -> int:
+    return window.start
 
 
 def _without_missing(

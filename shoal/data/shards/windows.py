@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ class Held:
     numbers: npt.NDArray[Any]
     rows: Indices | None = None
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         return sum(value.nbytes for value in self.values) + self.numbers.nbytes
 

@@ -202,6 +202,7 @@ def test_a_file_that_is_no_image_is_told(tmp_path: Path) -> None:
         ("a.parquet", b"PAR1 is not enough", "is no Parquet file"),
         ("a.csv", b"1,2,3\n4,5,6\n", "is numbers only"),
         ("a.csv", b"a,b,a\n4,5,6\n", "'a' twice"),
+        ("a.csv", b"a,b\r1,2\r3,4", "carriage return alone"),
         ("a.csv", b"a;b;c\n1;2;3\n", "no comma and several ';'"),
         ("a.csv", b"\n1,2\n", "empty first line"),
         ("a.csv", b"\xff\xfea\x00,\x00b\x00\n\x00", "no UTF-8"),
