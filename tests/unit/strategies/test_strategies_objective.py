@@ -209,6 +209,8 @@ def test_data_without_targets_needs_a_function() -> None:
 
 def test_the_size_of_a_batch() -> None:
     assert batch_size(torch.zeros(4, 2)) == 4
-    assert batch_size({"a": [torch.zeros(3)], "b": torch.zeros(5)}) == 3
+    assert batch_size({"text": ["a", "b", "c"], "b": torch.zeros(3)}) == 3
+    assert batch_size([[torch.zeros(3)], "b"]) == 3
+    assert batch_size({"ragged": [torch.zeros(3), torch.zeros(4)], "b": torch.zeros(2)}) == 2  # a list may be uncollated
     with pytest.raises(ConfigError, match="no tensor"):
         batch_size(())
