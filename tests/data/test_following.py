@@ -135,6 +135,32 @@ def test_it_ends_when_nothing_has_come_for_long_enough(tmp_path: Path) -> None:
     assert end.over
 
 
+@pytest.mark.parametrize("kind", ["s3", "hdfs"])
+def test_files_come_to_a_prefix_on_a_real_service(request: pytest.FixtureRequest, kind: str) -> None:
+    where = Place.of(f"{request.getfixturevalue(kind)}/inbox")
+    source = FollowingSource(where, lambda places: TensorSource(np.zeros((len(places), 2)), "train"))
+    watch = Watch(source)
+    assert watch.look(NOTHING, 0) is None, "whoever writes there has not begun"
+    (where / "a.npy").write(b"one")
+    (where / ".b.npy").write(b"two")
+    found = watch.look(NOTHING, 0)
+    if kind == "hdfs":
+        assert found is None, "it may be being written"
+        found = watch.look(NOTHING, 0)
+    assert found is not None
+    assert names(found) == ["a.npy"]
+    source.take(found)
+    assert len(source) == 1
+    (where / "deep/c.npy").write(b"three")
+    (where / "_END").write(b"")
+    last = watch.look(found, 1)
+    assert names(last) == ["deep/c.npy"]
+    assert last is not None
+    end = watch.look(last, 2)
+    assert end is not None
+    assert end.over
+
+
 def test_its_samples_are_those_of_the_instalment(tmp_path: Path) -> None:
     source = following(tmp_path)
     assert len(source) == 0
