@@ -83,7 +83,7 @@ def show(dest: str, manifest: Manifest) -> None:
     console.print(f"partition {by or 'unknown'}: {skew_words(manifest)}")
     _show_heavy(console, manifest)
     if manifest.rejected:
-        console.print(f"rejected: {manifest.rejected:,} records, in rejects.jsonl")
+        console.print(f"rejected: {manifest.rejected:,} records, in _rejects.jsonl")
 
 
 def _show_heavy(console: Any, manifest: Manifest) -> None:

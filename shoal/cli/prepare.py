@@ -61,7 +61,7 @@ KeepKeys = Annotated[
 Bad = Annotated[
     str,
     typer.Option(
-        "--bad-records", metavar="fail|reject", help="Stop at a bad record, or put it aside in DEST/rejects.jsonl."
+        "--bad-records", metavar="fail|reject", help="Stop at a bad record, or put it aside in DEST/_rejects.jsonl."
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the data set at DEST, when the new one is done.")]

@@ -140,10 +140,16 @@ class EvaluatorSettings(_Frozen):
 
 
 class LoaderSettings(_Frozen):
-    """How samples are read."""
+    """How samples are read. All but the first two are for prepared data sets; `memory_mib` decides their order, too."""
 
     shuffle: bool = True
     processes: Annotated[int, Field(ge=0)] = 0
+    memory_mib: Annotated[float, Field(gt=0)] = 256.0
+    cache_mib: Annotated[float, Field(ge=0)] = 4096.0
+    cache_dir: str | None = None
+    corrupt: Literal["stop", "skip"] = "stop"
+    deadline_s: Annotated[float, Field(gt=0)] = 120.0
+    stall_s: Annotated[float, Field(gt=0)] = 3.0
 
 
 class Config(_Frozen):
@@ -214,8 +220,9 @@ class Config(_Frozen):
 MAY_CHANGE_ON_RESUME = frozenset(
     {
         "strategy", "workers", "servers", "weights", "balance", "accumulate", "eval_batch", "threads", "device",
-        "checkpoint", "comm", "elastic", "evaluator", "loader.processes", "tensorboard", "run_dir", "epochs", "steps",
-        "eval_every", "server", "asynchronous", "incremental", "hybrid",
+        "checkpoint", "comm", "elastic", "evaluator", "loader.processes", "loader.cache_mib",
+        "loader.cache_dir", "loader.corrupt", "loader.deadline_s", "loader.stall_s", "tensorboard", "run_dir",
+        "epochs", "steps", "eval_every", "server", "asynchronous", "incremental", "hybrid",
     }
 )  # fmt: skip
 

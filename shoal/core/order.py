@@ -15,12 +15,31 @@ from shoal.core.seeds import order_seed
 Indices = npt.NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class Mixing:
+    """How well an order mixes. `quality`: how many different pieces of the data set a batch draws from, over how many
+    it would draw from if all samples were shuffled at once; 1 is as good as that. `words` say it to people."""
+
+    quality: float
+    words: str
+
+
 class Order(ABC):
     """In which order the epochs of a run visit the samples of a source: a permutation for each."""
 
     @abstractmethod
     def at(self, epoch: int, start: int, stop: int) -> Indices:
         """The numbers of the samples at positions ``[start, stop)`` of `epoch` (read-only)."""
+
+    def split(self, start: int, stop: int, parts: int) -> list[tuple[int, int]]:
+        """Cut positions into so many ranges, some perhaps empty, such that each has its own part of the data set to
+        read from, the same at every call. Empty where that cannot be."""
+        return []
+
+    @property
+    def mixing(self) -> Mixing | None:
+        """How well it mixes, where that is not simply as well as can be."""
+        return None
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import socket
 import urllib.parse
 import urllib.request
@@ -247,7 +248,7 @@ class Place:
     def writing(self) -> Iterator[Any]:
         """A file object whose content appears under this name when the block ends well, and not at all otherwise."""
         parent, _, name = self.url.rpartition("/")
-        draft = Place(f"{parent}/.{name}.{os.getpid()}.tmp", self.options)
+        draft = Place(f"{parent}/.{name}.{secrets.token_hex(4)}.tmp", self.options)
         with self._told():
             if self.protocol not in ("s3", "s3a", "http", "https", "memory"):
                 self.fs.makedirs(draft.path.rpartition("/")[0] or "/", exist_ok=True)

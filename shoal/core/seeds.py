@@ -38,3 +38,13 @@ def sample_seed(seed: int, epoch: int, sample: int) -> int:
 def init_seed(seed: int) -> int:
     """Seed of the initial parameters."""
     return mix(4, seed) >> 1
+
+
+def blocks_seed(seed: int, epoch: int) -> int:
+    """Seed of the order in which `epoch` lays out the blocks of a data set that is read in blocks."""
+    return mix(5, seed, epoch)
+
+
+def window_seed(seed: int, epoch: int, lane: int, window: int) -> int:
+    """Seed of the order of samples within one window of one lane of `epoch`."""
+    return mix(6, seed, epoch, lane, window)

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
-from dataclasses import dataclass
+import itertools
+import weakref
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
 
 from shoal.core.cursor import Batches
 from shoal.core.order import Indices
 from shoal.data.processes import LoaderProcesses
-from shoal.data.source import Batch, Source
+from shoal.data.request import Batch, Loaded, Request
+from shoal.data.source import Source
 
-
-@dataclass(frozen=True)
-class Request:
-    """Positions ``[start, stop)`` of the order of `epoch`."""
-
-    epoch: int
-    start: int
-    stop: int
-
-    def __post_init__(self) -> None:
-        assert self.epoch >= 0
-        assert 0 <= self.start < self.stop, f"{self} asks for nothing"
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """What was asked for: the samples' numbers, in order, and the samples."""
-
-    request: Request
-    indices: Indices
-    batch: Batch
+__all__ = ["Loaded", "Loader", "Request"]
 
 
 class Loader:
@@ -54,7 +41,9 @@ class Loader:
         self.source, self.order = source, source.order(seed, shuffle, batches)
         self._seed = seed
         self._processes, self._timeout_s = processes, timeout_s
-        self._open: list[LoaderProcesses[Request]] = []
+        self._told_bytes = 0  # by a loader process, of what it has fetched
+        self._open: list[LoaderProcesses[Request | None]] = []
+        self._streams: weakref.WeakSet[Generator[Loaded, None, None]] = weakref.WeakSet()
 
     def indices(self, request: Request) -> Indices:
         """The numbers of the requested samples, in order."""
@@ -67,32 +56,78 @@ class Loader:
         indices = self.indices(request)
         return Loaded(request, indices, self.source.fetch(indices, request.epoch, self._seed))
 
-    def stream(self, requests: Iterable[Request]) -> Generator[Loaded, None, None]:
+    def stream(
+        self, requests: Iterable[Request], *, epochs: int | None = None, ahead: bool = True
+    ) -> Generator[Loaded, None, None]:
         """Yield what each request asks for, in order.
 
-        Requests are drawn only as they can be worked on: one at a time in this process, else two ahead for
-        each loader process. The processes end with the stream, whether it is used up, closed or dropped.
+        Requests are drawn only as they can be worked on: in this process one at a time, or as a source that reads in
+        the background likes, unless `ahead` forbids that; else two ahead for each loader process. `epochs` is the
+        number of epochs of the run, if that is known. Processes and threads end with the stream, whether it is used
+        up, closed or dropped.
         """
         if self._processes == 0:
-            return (self.load(request) for request in requests)
-        return self._stream_from_processes(requests)
+            stream = self.source.stream(self.order, self._seed, requests, epochs=epochs, ahead=ahead)
+        else:
+            stream = self._stream_from_processes(requests)
+        self._streams.add(stream)
+        return stream
 
     def _stream_from_processes(self, requests: Iterable[Request]) -> Generator[Loaded, None, None]:
-        processes = LoaderProcesses(
-            lambda request: self.load(request).batch,
-            requests,
-            count=self._processes,
-            timeout_s=self._timeout_s,
-        )
+        """Where the order has lanes, each process reads some of them: a request is cut into a part for each process,
+        which come back in turn."""
+        count = self._processes
+        asked: deque[tuple[Request, int]] = deque()
+
+        def questions() -> Iterator[Request | None]:
+            for request in requests:
+                parts = self.order.split(request.start, request.stop, count) or [(request.start, request.stop)]
+                asked.append((request, len(parts)))
+                for start, stop in parts:
+                    yield Request(request.epoch, start, stop) if start < stop else None
+
+        self._told_bytes = self.source.bytes_read
+        processes = LoaderProcesses(self._answer, questions(), count=count, timeout_s=self._timeout_s)
         self._open.append(processes)
         try:
-            for request, batch in processes:
-                yield Loaded(request, self.indices(request), batch)
+            answers = (answer for _, answer in processes)
+            for first in answers:
+                request, parts = asked.popleft()
+                yield self._joined(request, [first, *itertools.islice(answers, parts - 1)])
         finally:
             processes.close()
             self._open.remove(processes)
 
+    def _answer(self, request: Request | None) -> tuple[Any, Batch, int]:
+        """In a loader process: the numbers of the samples, the samples, and the bytes that were fetched for them."""
+        if request is None:
+            return None, None, 0
+        (loaded,) = self.source.stream(self.order, self._seed, [request], ahead=False)
+        before, self._told_bytes = self._told_bytes, self.source.bytes_read
+        return torch.from_numpy(loaded.indices.copy()), loaded.batch, self._told_bytes - before
+
+    def _joined(self, request: Request, answers: Sequence[tuple[Any, Batch, int]]) -> Loaded:
+        self.source.add_bytes_read(sum(nbytes for _, _, nbytes in answers))
+        full = [(indices.numpy(), batch) for indices, batch, _ in answers if indices is not None and len(indices)]
+        if not full:
+            return Loaded(request, np.empty(0, np.int64), None)
+        return Loaded(request, np.concatenate([indices for indices, _ in full]), join([batch for _, batch in full]))
+
     def close(self) -> None:
-        """End the processes of all streams, which then have no more batches. May be called twice."""
+        """End the processes and threads of all streams, which then have no more batches. May be called twice."""
         for processes in list(self._open):
             processes.close()
+        for stream in list(self._streams):
+            stream.close()
+
+
+def join(batches: Sequence[Batch]) -> Batch:
+    """Several batches as one."""
+    first = batches[0]
+    if len(batches) == 1:
+        return first
+    if isinstance(first, torch.Tensor):
+        return torch.cat(list(batches))
+    if isinstance(first, Mapping):
+        return {key: join([one[key] for one in batches]) for key in first}
+    return type(first)(join(parts) for parts in zip(*batches, strict=True))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Generator, Iterable, Mapping
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from shoal.core.config import LoaderSettings
 from shoal.core.cursor import Batches
 from shoal.core.errors import ConfigError
 from shoal.core.order import Indices, Order, WholeOrder
+from shoal.data.request import Batch, Loaded, Request
 
-Batch = Any  # one collated batch: a tensor, or a tuple, list or dict of batches
+__all__ = ["Batch", "Source", "open_source"]
 
 _ACCEPTED = (
     "give a map-style torch Dataset (with __len__ and __getitem__), a tuple of tensors or arrays that have "
@@ -24,6 +25,8 @@ _ACCEPTED = (
 
 class Source(ABC):
     """Samples ``0 .. len-1``. `fetch` is called by one thread at a time, in any process that has a copy."""
+
+    _read_elsewhere = 0
 
     @abstractmethod
     def __len__(self) -> int:
@@ -45,6 +48,37 @@ class Source(ABC):
         """In which order epochs visit the samples. `batches` says how a run cuts them, which is the same for any number
         of workers: a source that is read in large pieces can see to it that a worker needs few of them."""
         return WholeOrder(seed, len(self), shuffle)
+
+    def under(self, settings: LoaderSettings) -> Source:
+        """The same samples, read as a run says. A source that has nothing to be told is itself."""
+        return self
+
+    def stream(
+        self, order: Order, seed: int, requests: Iterable[Request], *, epochs: int | None = None, ahead: bool = True
+    ) -> Generator[Loaded, None, None]:
+        """Yield what each request asks for, in order; requests are drawn in the caller's thread. A source may read in
+        the background what will be asked for, but nothing from the epoch with number `epochs` on, and what other
+        epochs have only if that number is given; with `ahead` it may draw requests before it is asked for them. By
+        default none of that."""
+        return (_load(self, order, seed, request) for request in requests)
+
+    def readable(self, indices: Indices) -> Indices:
+        """Those of `indices` that can be read, where others are to be left out."""
+        return indices
+
+    @property
+    def bytes_read(self) -> int:
+        """What was fetched by this process from where the data lies, as far as a source counts it."""
+        return self._read_elsewhere
+
+    def add_bytes_read(self, nbytes: int) -> None:
+        """A process that this one has started has fetched so much."""
+        self._read_elsewhere += nbytes
+
+
+def _load(source: Source, order: Order, seed: int, request: Request) -> Loaded:
+    indices = order.at(request.epoch, request.start, request.stop)
+    return Loaded(request, indices, source.fetch(indices, request.epoch, seed))
 
 
 def open_source(data: object, name: str) -> Source:

@@ -79,20 +79,21 @@ class ModelReplica:
         for _, parameter in self.parameters:
             parameter.grad = None
         self.buffers.begin()
-        for at, one in enumerate(work.passes):
+        passes = [one for one in work.passes if one.samples]  # samples that cannot be read may be left out
+        for at, one in enumerate(passes):
             control.enter(seat, step, "forward")
             with spans("forward"):
                 loss = self._forward(one.batch, grain_seed(self.runtime.seed, step, one.grains[0].number))
                 self.buffers.after_pass(one.samples / work.batch.samples)
                 gradient.loss_sum += float(loss.total.detach())
                 gradient.weight += loss.weight
-            if at == len(work.passes) - 1:
+            if at == len(passes) - 1:
                 before_last(gradient)
             control.enter(seat, step, "backward")
             with spans("backward"):
                 loss.backward()
                 self.collect()
-        if not work.passes:
+        if not passes:
             before_last(gradient)
         return gradient
 

@@ -10,6 +10,7 @@ import yaml
 
 from shoal.core.cursor import Batches, Cursor
 from shoal.strategies.objective import batch_size
+from shoal.train.header import mixing_of
 from shoal.train.opening import decide_cutting
 from shoal.train.spec import RunSpec
 
@@ -24,6 +25,7 @@ def plan(spec: RunSpec) -> dict[str, Any]:
     batches = Batches(len(spec.train.sampled()), config.global_batch, cutting.grain)
     first = batches.at(Cursor())
     weights = config.share_weights
+    mixing = mixing_of(spec, config, batches)
     shares = [sum(g.samples for g in first.share(rank, weights)) for rank in range(config.workers)]
     return {
         "config": config.to_json(),
@@ -34,6 +36,7 @@ def plan(spec: RunSpec) -> dict[str, Any]:
         "total_steps": config.steps or (config.epochs or 0) * batches.per_epoch,
         "shares": shares,
         "memory": memory_estimate(spec, shares, cutting.merged, cutting.grain),
+        **({"shuffle": {"quality": mixing.quality, "words": mixing.words}} if mixing is not None else {}),
     }
 
 
@@ -147,6 +150,8 @@ def print_dry_run(spec: RunSpec, as_json: bool) -> None:
     )
     for rank, share in enumerate(shown["shares"]):
         console.print(f"  worker {rank}: {share} samples of the first batch")
+    if "shuffle" in shown:
+        console.print(f"[bold]Shuffle[/] {shown['shuffle']['words']}")
     console.print(f"[bold]Length[/] {shown['total_steps']} steps, {shown['steps_per_epoch']} an epoch")
     memory = {name: _readable(size) for name, size in shown["memory"].items()}
     console.print("[bold]Memory[/] of one worker, about: " + ", ".join(f"{k} {v}" for k, v in memory.items()))

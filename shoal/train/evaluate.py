@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,10 +27,12 @@ def evaluate(
     cuts = [Request(0, start, min(start + batch, samples)) for start in range(0, samples, batch)]
     mine = shares(len(cuts), weights)[group.rank]
     sums = torch.zeros(len(names), 2, dtype=torch.float64)
-    for loaded in Loader(source, seed=0, shuffle=False).stream(cuts[mine.start : mine.stop]):
-        result = strategy.evaluate(replica, loaded.batch)
-        sums += torch.tensor([result[name] for name in names], dtype=torch.float64)
-        tick()
+    with contextlib.closing(Loader(source, seed=0, shuffle=False).stream(cuts[mine.start : mine.stop])) as stream:
+        for loaded in stream:
+            if len(loaded.indices):
+                result = strategy.evaluate(replica, loaded.batch)
+                sums += torch.tensor([result[name] for name in names], dtype=torch.float64)
+            tick()
     group.all_reduce(sums, "adding up the evaluation")
     return {
         f"test_{name}": total / weight if weight else total

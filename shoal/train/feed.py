@@ -26,12 +26,15 @@ class Feed:
         self._strategy, self._opened, self._batches = spec.strategy, opened, batches
         self._world, self._weights = place.world, weights
         self._total_steps = total_steps
+        self._epochs = -(-total_steps // batches.per_epoch) if total_steps is not None and batches.samples else None
+        if spec.growing is not None:  # of the next epoch nothing is known
+            self._epochs = cursor.epoch + 1
         config, loading = opened.config, opened.config.loader
         self._loader = Loader(
             spec.train, config.seed, loading.shuffle, loading.processes, batches=batches,
             timeout_s=config.comm.timeout_s,
         )  # fmt: skip
-        self._stream = self._loader.stream(self._requests(cursor))
+        self._stream = self._loader.stream(self._requests(cursor), epochs=self._epochs)
 
     def take(self, cursor: Cursor) -> list[Pass]:
         """The passes of the step at `cursor`; steps must be taken in order. Empty for a worker without samples."""
@@ -41,7 +44,7 @@ class Feed:
         """Divide by other weights from `cursor` on; what was read ahead is dropped."""
         self._loader.close()
         self._weights = weights
-        self._stream = self._loader.stream(self._requests(cursor))
+        self._stream = self._loader.stream(self._requests(cursor), epochs=self._epochs)
 
     def _next(self, grains: tuple[Grain, ...]) -> Pass:
         loaded = next(self._stream)
@@ -61,7 +64,7 @@ class Feed:
                     yield Request(batch.cursor.epoch, one[0].start, one[-1].stop)
 
         read: list[Pass] = []
-        for loaded in self._loader.stream(requests()):
+        for loaded in self._loader.stream(requests(), ahead=False):
             grains = drawn[0][len(read)]
             assert (loaded.request.start, loaded.request.stop) == (grains[0].start, grains[-1].stop)
             read.append(Pass(grains, loaded.indices, loaded.batch))

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from torch import nn
 
+from shoal.core.config import Config
 from shoal.core.cursor import Batches
+from shoal.core.order import Mixing
 from shoal.train.opening import Opened
 from shoal.train.place import Place
 from shoal.train.spec import RunSpec
@@ -18,6 +20,13 @@ def trainable(model: nn.Module) -> tuple[int, int]:
     return sum(n for n, grad in counts if grad), sum(n for n, _ in counts)
 
 
+def mixing_of(spec: RunSpec, config: Config, batches: Batches) -> Mixing | None:
+    """How well the order of samples mixes, where there is anything to say about it."""
+    if spec.growing is not None:  # nothing is there yet
+        return None
+    return spec.train.order(config.seed, config.loader.shuffle, batches).mixing
+
+
 def header(spec: RunSpec, opened: Opened, place: Place, batches: Batches) -> tuple[tuple[str, str], ...]:
     """Pairs of a name and a value, in the order in which they are shown."""
     config, group = opened.config, place.group
@@ -26,6 +35,7 @@ def header(spec: RunSpec, opened: Opened, place: Place, batches: Batches) -> tup
     parameters = f"{every:,}" if some == every else f"{some:,} trained of {every:,}"
     cutting = opened.cutting
     how = f"grains of {cutting.grain}" + (", several to a pass" if cutting.merged else ", one to a pass")
+    mixing = mixing_of(spec, config, batches)
     length = f"{config.steps} steps" if config.steps else f"{config.epochs} epochs" if config.epochs else "open"
     data = f"{batches.samples:,} samples, {batches.per_epoch} steps an epoch"
     if spec.growing is not None:
@@ -36,6 +46,7 @@ def header(spec: RunSpec, opened: Opened, place: Place, batches: Batches) -> tup
         ("transport", group.backend),
         ("model", f"{type(spec.program.model).__name__}, {parameters} parameters"),
         ("data", data),
+        *((("shuffle", mixing.words),) if mixing is not None else ()),
         ("global batch", f"{config.global_batch} ({how})"),
         ("length", length),
         ("run directory", _short(opened.run_dir.path)),

@@ -87,8 +87,10 @@ def summary(  # noqa: PLR0913 - as many facts as the file has
     *, strategy: str, workers: int, servers: int, cursor: Cursor, account: Account, values: dict[str, float],
     module: nn.Module, status: str, coverage: CoverageTotals, bytes_sent: int, peak_memory: int,
     spans: dict[str, float], seconds: float, faults: list[dict[str, Any]], staleness: Staleness | None = None,
+    bytes_read: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
-    """The content of `summary.json`. It speaks of staleness where updates can have any."""
+    """The content of `summary.json`. It speaks of staleness where updates can have any, and of the bytes of training
+    data that the workers fetched where the source counts them."""
     final: dict[str, float] = {}
     told = staleness.summary() if staleness is not None else None
     if account.train_loss is not None:
@@ -100,5 +102,6 @@ def summary(  # noqa: PLR0913 - as many facts as the file has
         "status": status, "coverage": coverage.to_json(), "faults": faults, "bytes_sent": bytes_sent,
         "peak_memory_bytes": peak_memory, "seconds": round(seconds, 3),
         "spans": {name: round(value, 6) for name, value in sorted(spans.items())},
+        **({"bytes_read": bytes_read} if bytes_read else {}),
         **({"staleness": told} if told is not None else {}),
     }  # fmt: skip

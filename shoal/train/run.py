@@ -492,7 +492,10 @@ class Run:
         """The step is part of the model: move the cursor, record the samples, say what is due, tell."""
         before, ledger = self.cursor, self.ledger
         done = len(work.stretch) if result.batches is None else result.batches
-        self._coverage.commit(result.committed, result.spans, lambda start, stop: self._order(before, start, stop))
+        self._coverage.commit(
+            result.committed, result.spans, lambda start, stop: self._order(before, start, stop),
+            self._spec.train.readable,
+        )  # fmt: skip
         batch, _ = work.stretch[done - 1]
         last = batch.cursor
         ledger.cursor = self._batches.after(last)
@@ -631,7 +634,7 @@ class Run:
 
     def evaluate(self, source: Source | None = None) -> dict[str, float]:
         """Evaluate on the test data, or on `source`, all workers together. Empty where there is none."""
-        source = source if source is not None else self._spec.test
+        source = source.under(self.config.loader) if source is not None else self._spec.test
         if source is None:
             return {}
         return dict(self._act(lambda: self._evaluate(source)))
@@ -774,7 +777,8 @@ class Run:
 
     def _summarise(self) -> Result:
         status = "interrupted" if self.interrupted else "stopped" if self.ledger.stopping else "completed"
-        facts = {"bytes": self._account.bytes_sent, "memory": peak_memory_bytes()}
+        read = self._spec.train.bytes_read
+        facts = {"bytes": self._account.bytes_sent, "memory": peak_memory_bytes(), "read": read}
         words = self._place.group.gather_bytes(json.dumps(facts).encode(), "adding up the run")
         everyone = [json.loads(word) for word in words]
         mine = summary(
@@ -789,6 +793,7 @@ class Run:
             coverage=self._coverage.judge(self.cursor.batch * self._batches.global_batch, self._place.group),
             bytes_sent=sum(one["bytes"] for one in everyone),
             peak_memory=max(one["memory"] for one in everyone),
+            bytes_read=sum(one["read"] for one in everyone),
             spans=self._spans.totals,
             seconds=time.perf_counter() - self._began,
             faults=(self._opened.run_dir.summary() or {}).get("faults", []),  # of this run before it went on

@@ -26,7 +26,7 @@ from shoal.core.coverage import Counts, CoverageTotals, EpochCoverage, totals
 from shoal.core.cursor import Cursor
 from shoal.core.errors import CheckpointError, NonFiniteState, ShoalError
 from shoal.core.events import CheckpointSaved, Event, Mirrored, Warned
-from shoal.core.order import Indices, digests
+from shoal.core.order import Indices, digest, digests
 from shoal.core.state import Piece, ShardedState
 from shoal.launch.rundir import disk_error
 from shoal.strategies.base import Span, Strategy
@@ -51,16 +51,23 @@ class CoverageRecord:
         self._epoch = EpochCoverage(samples)
         self._finished = CoverageTotals()
 
-    def commit(self, own: Indices, spans: Sequence[Span], order: Callable[[int, int], Indices]) -> None:
+    def commit(
+        self, own: Indices, spans: Sequence[Span], order: Callable[[int, int], Indices],
+        readable: Callable[[Indices], Indices] = lambda indices: indices,
+    ) -> None:  # fmt: skip
         """A step is part of the model: `own` samples of this worker, or `spans` of all of them, whose positions `order`
-        turns into samples. Raises `ShoalError`, on every worker, where one computed others than stand there."""
+        turns into samples; whoever left some of them out must have had reason to, by what is `readable` to this worker.
+        Raises `ShoalError`, on every worker, where one computed others than stand there."""
         if not self._whole:
             self._epoch.commit(own)
             return
         filled = [span for span in spans if span.stop > span.start]
         lists = [order(span.start, span.stop) for span in filled]
-        for span, found in zip(filled, digests(lists), strict=True):
+        for at, (span, found) in enumerate(zip(filled, digests(lists), strict=True)):
             if found != span.digest:
+                lists[at] = readable(lists[at])
+                if digest(lists[at]) == span.digest:
+                    continue
                 raise ShoalError(
                     f"a worker trained on other samples than those at positions {span.start} to {span.stop}: its order "
                     "of samples is not that of this worker"

@@ -30,6 +30,9 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         config, samples = self.config, len(self.train)
+        object.__setattr__(self, "train", self.train.under(config.loader))
+        if self.test is not None:
+            object.__setattr__(self, "test", self.test.under(config.loader))
         if self.growing is not None:
             self._check_growing()
         elif config.global_batch > samples:

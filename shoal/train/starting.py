@@ -48,6 +48,9 @@ def opening_events(
     yield Decision("grain", f"{opened.cutting.grain}, {opened.config.passes}", opened.cutting.why)
     if opened.config.layout == "channels_last":
         yield Decision("layout", "channels_last", "the model's convolutions are quicker so, and it gave the same loss")
+    mixing = dict(info.header).get("shuffle")
+    if mixing is not None:
+        yield Decision("shuffle", mixing.partition(":")[0], mixing)
     yield from notes
     yield RunStarted(
         strategy=info.strategy,

@@ -197,3 +197,26 @@ def test_a_folder_to_which_nothing_comes_is_told(tmp_path: Path) -> None:
 def test_no_patience_at_all_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="follow_s=0"):
         shoal.data.follow(tmp_path, lambda paths: np.zeros(1), follow_s=0)
+
+
+def test_the_one_door_to_data_follows_too(tmp_path: Path) -> None:
+    source = shoal.data.open(tmp_path, follow=True, columns=["x", "y"], follow_s=5)
+    assert isinstance(source, FollowingSource)
+    for name, first in (("a.csv", 1), ("b.csv", 7)):
+        (tmp_path / name).write_text(f"x,y\n{first},0.5\n{first + 1},1.5\n")
+    watch = Watch(source)
+    watch.look(NOTHING, 0)
+    found = watch.look(NOTHING, 0)
+    assert found is not None
+    source.take(found)
+    numbers, fractions = source.fetch(np.arange(4), 0, 0)
+    assert numbers.tolist() == [1, 2, 7, 8]
+    assert fractions.tolist() == [0.5, 1.5, 0.5, 1.5]
+    with pytest.raises(ConfigError, match="follow=True is for a folder or prefix that receives files"):
+        shoal.data.open(np.zeros(3), follow=True)
+    (tmp_path / "c.png").write_bytes(b"")
+    watch.look(found, 1)
+    image = watch.look(found, 1)
+    assert image is not None
+    with pytest.raises(ConfigError, match=r"c.png is an image: the class of an image that arrives alone is not known"):
+        source.take(image)

@@ -161,8 +161,8 @@ class Process:
     def kill(self, number: int = signal.SIGKILL) -> None:
         os.kill(self.pid, number)
 
-    def end(self) -> Done:
-        out, _ = self._process.communicate(self._stdin, timeout=DEADLINE_S)
+    def end(self, deadline_s: float = DEADLINE_S) -> Done:
+        out, _ = self._process.communicate(self._stdin, timeout=deadline_s)
         return Done(self._process.returncode, out, self.err, time.monotonic() - self._begun)
 
     def __enter__(self) -> Process:

@@ -74,9 +74,14 @@ def test_a_write_replaces_what_was_there(folder: Place) -> None:
 def test_a_write_that_fails_leaves_what_was_there(folder: Place) -> None:
     file = folder / "model.bin"
     file.write(b"first")
-    with pytest.raises(RuntimeError, match="in the middle"), file.writing() as opened:
-        opened.write(b"half of the second")
-        raise RuntimeError("in the middle")
+
+    def fail() -> None:
+        with file.writing() as opened:
+            opened.write(b"half of the second")
+            raise RuntimeError("in the middle")
+
+    with pytest.raises(RuntimeError, match="in the middle"):
+        fail()
     assert file.read() == b"first"
     assert list(folder.fs.find(folder.path)) == [file.path]  # no draft either
 
@@ -171,7 +176,7 @@ def test_wrong_keys_are_told_as_such(s3: str, key: str) -> None:
 
 def test_a_missing_bucket_is_told_as_such(s3: str) -> None:
     for ask in (Place.of("s3://no-such-bucket/data").files, Place.of("s3://no-such-bucket").files):
-        with pytest.raises(AccessError, match="s3://no-such-bucket.* does not exist: check the path"):
+        with pytest.raises(AccessError, match=r"s3://no-such-bucket.* does not exist: check the path"):
             ask()
 
 
@@ -209,7 +214,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(part)
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, *words: object) -> None:  # type: ignore[override]
         """Nobody reads it."""
 
 

@@ -1,12 +1,11 @@
 """NumPy files: `.npy` is one column, `.npz` one for each of its arrays. A row is what the first dimension counts.
 
-Rows that have a shape are lists of fixed size; the shape itself is in the column's metadata, under ``shape``.
+Rows that have a shape are lists of fixed size, one in another for each dimension.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import math
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -19,7 +18,6 @@ from shoal.data.formats.base import Format, FormatError, OnBad, Split, formats
 from shoal.data.formats.batches import ROWS
 from shoal.data.places import Entry, Place
 
-SHAPE = b"shape"
 _HEADER_BYTES = 4096
 _LOCAL_HEADER_BYTES = 30  # of a member of a zip file, before its name
 
@@ -52,6 +50,9 @@ class _Arrays(Format):
             Split(entry.place, self.name, start, min(start + step, rows), min(step, rows - start) * row_bytes)
             for start in starts
         ]
+
+    def counted(self, entry: Entry, block_bytes: int) -> list[tuple[Split, int]]:
+        return [(split, split.stop - split.start) for split in self.splits(entry, block_bytes)]
 
     def schema(self, entry: Entry) -> Any:
         import pyarrow as pa
@@ -179,8 +180,10 @@ def column(rows: Any) -> Any:
     rows = np.ascontiguousarray(rows, rows.dtype.newbyteorder("="))
     if rows.ndim == 1:
         return pa.array(rows if rows.dtype.kind != "S" else rows.astype("U"))
-    size = math.prod(rows.shape[1:])
-    return pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), size)
+    made = pa.array(rows.reshape(-1))
+    for size in reversed(rows.shape[1:]):
+        made = pa.FixedSizeListArray.from_arrays(made, size)
+    return made
 
 
 def _field(array: _Array, place: Place) -> Any:
@@ -190,7 +193,6 @@ def _field(array: _Array, place: Place) -> Any:
     if math.prod(shape) == 0:
         raise FormatError(f"the rows of array {array.name!r} of {place} are empty: they have the shape {list(shape)}")
     kind = pa.string() if array.dtype.kind in "US" else pa.from_numpy_dtype(array.dtype.newbyteorder("="))
-    if not shape:
-        return pa.field(array.name, kind)
-    metadata = {SHAPE: json.dumps(shape).encode()} if len(shape) > 1 else None
-    return pa.field(array.name, pa.list_(kind, math.prod(shape)), metadata=metadata)
+    for size in reversed(shape):
+        kind = pa.list_(kind, size)
+    return pa.field(array.name, kind)

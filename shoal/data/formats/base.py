@@ -60,6 +60,10 @@ class Format(ABC):
         """The records of a split as `pyarrow.RecordBatch`es of `schema`, which may leave columns out. One that cannot
         be read, or does not fit, is told to `on_bad`, and left out if that returns."""
 
+    def counted(self, entry: Entry, block_bytes: int) -> list[tuple[Split, int]] | None:
+        """The splits of a file, each with the number of its records, where that is known without reading them."""
+        return None
+
     def common_schema(self, entries: Sequence[Entry]) -> Any:
         """The schema that all these files have. Raises `FormatError` that names two that differ, and in what."""
         from shoal.data.formats.schemas import agree

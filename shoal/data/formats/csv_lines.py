@@ -12,16 +12,22 @@ import re
 from typing import Any, ClassVar
 
 from shoal.data.formats.base import FormatError, Split, formats
-from shoal.data.formats.lines import LineFormat, Parse, Record, Refused, beginning, count_lines, sample_lines
+from shoal.data.formats.lines import (
+    LineFormat,
+    Parse,
+    Record,
+    Refused,
+    beginning,
+    count_lines,
+    following,
+    sample_lines,
+)
 from shoal.data.places import Entry, Place
 
 _MOSTLY = 0.95  # a column with so many numbers is one of numbers, and what is no number in it is a bad record
 _CONVERSION = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to ([^:]+): (.*)", re.S)
 _COLUMNS = re.compile(r"Expected (\d+) columns, got (\d+)")
-_UNCLOSED = (
-    "a quote is opened and not closed in this line (if values hold line ends, read the file with the format "
-    "'csv-multiline')"
-)
+_UNCLOSED = "a quote is opened and not closed in this line"
 ENDINGS = tuple(f"{kind}{packed}" for kind in (".csv", ".tsv") for packed in ("", ".gz", ".zst"))
 
 
@@ -63,14 +69,21 @@ class Csv(LineFormat):
                 if table.num_rows != count_lines(piece):
                     raise Refused(_UNCLOSED)
                 last = piece[piece.rstrip(b"\r\n").rfind(b"\n") + 1 :]
-                if reason := self.suspect(last, place):
-                    raise Refused(reason)
+                if _is_open(last, separator):
+                    raise Refused(_UNCLOSED)
             return table
 
         return body, parse
 
-    def suspect(self, record: bytes, place: Place) -> str | None:
-        return _UNCLOSED if record.count(b'"') % 2 and _is_open(record, _separator(place)) else None
+    def suspect(self, record: bytes, offset: int, place: Place) -> str | None:
+        if not _is_open(record, separator := _separator(place)):
+            return None
+        if _spans(following(place, offset), separator):
+            raise FormatError(
+                f"{place} has a value that goes over several lines, at byte {offset}, where lines are records: read it "
+                "with the format 'csv-multiline'"
+            )
+        return _UNCLOSED
 
 
 @formats.add("csv-multiline")
@@ -96,7 +109,7 @@ class CsvMultiline(Csv):
         found.append((offset + start, piece[start:]))
         return [(at, record) for at, record in found if record.strip()]
 
-    def suspect(self, record: bytes, place: Place) -> str | None:
+    def suspect(self, record: bytes, offset: int, place: Place) -> str | None:
         return None
 
 
@@ -115,6 +128,12 @@ def header(place: Place) -> tuple[list[str], int]:
     except UnicodeDecodeError:
         raise FormatError(f"{place} is no UTF-8 text in its first line: convert it, e.g. with `iconv`") from None
     names = next(csv.reader(io.StringIO(text), delimiter=_separator(place)), [])
+    odd = next((mark for mark in ";\t|" if len(names) == 1 and mark in text), None)
+    if odd is not None:
+        raise FormatError(
+            f"the first line of {place} has no comma and several {odd!r}: its values must be separated by commas, or by "
+            "tabs with a name that ends in .tsv"
+        )
     _check_names(place, names)
     return names, len(line)
 
@@ -144,19 +163,32 @@ def _separator(place: Place) -> str:
 
 
 def _is_open(record: bytes, separator: str) -> bool:
-    """Whether a value begins with a quote that nothing closes."""
-    text = record.decode("utf-8", "replace").rstrip("\r\n")
+    """Whether a value begins with a quote that nothing in the line closes."""
+    if record.count(b'"') % 2 == 0:
+        return False
+    return _open_quote(record.decode("utf-8", "replace").rstrip("\r\n"), separator) >= 0
+
+
+def _open_quote(line: str, separator: str) -> int:
     at, begins = 0, True
-    while at < len(text):
-        if begins and text[at] == '"':
-            at = _closing(text, at + 1)
-            if at < 0:
-                return True
-            begins = False
+    while at < len(line):
+        if begins and line[at] == '"':
+            closing = _closing(line, at + 1)
+            if closing < 0:
+                return at
+            at, begins = closing, False
         else:
-            begins = text[at] == separator
+            begins = line[at] == separator
         at += 1
-    return False
+    return -1
+
+
+def _spans(text: bytes, separator: str) -> bool:
+    """Whether the value that is open at the end of the first line is closed in a later one, as the end of a value."""
+    whole = text.decode("utf-8", "replace")
+    opened = _open_quote(whole[: whole.find("\n")].rstrip("\r"), separator)
+    closing = _closing(whole, opened + 1) if opened >= 0 else -1
+    return closing >= 0 and whole[closing + 1 : closing + 2] in (separator, "\r", "\n", "")
 
 
 def _closing(text: str, at: int) -> int:
@@ -188,22 +220,16 @@ def _last_line_end(text: bytes) -> int:
 
 
 def _holds_line_ends(place: Place) -> bool:
-    """Whether the beginning of the file has values over several lines, and is good CSV if it is read so."""
-    import pyarrow as pa
-
-    data = sample_lines(place, _last_record_end)
+    """Whether the beginning of the file has a value over several lines."""
+    data = sample_lines(place, _last_line_end)
     if b'"' not in data:
         return False
-    names, body = header(place)
-    data = data[body:]
-    if len(_record_ends(data)) == data.count(b"\n"):
-        return False
-    bad: list[Any] = []
-    try:
-        table = _parse(data, names, _separator(place), True, {}, bad)
-    except pa.ArrowInvalid:
-        return False
-    return not bad and table.num_rows < count_lines(data)
+    separator, start = _separator(place), 0
+    for line in data.split(b"\n"):
+        if _is_open(line, separator):
+            return _spans(data[start:], separator)
+        start += len(line) + 1
+    return False
 
 
 def _parse(

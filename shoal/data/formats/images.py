@@ -23,6 +23,9 @@ class Images(Format):
     def splits(self, entry: Entry, block_bytes: int) -> list[Split]:
         return [Split(entry.place, self.name, 0, 1, entry.nbytes)]
 
+    def counted(self, entry: Entry, block_bytes: int) -> list[tuple[Split, int]]:
+        return [(split, 1) for split in self.splits(entry, block_bytes)]
+
     def schema(self, entry: Entry) -> Any:
         """With the classes that lie beside that of this file."""
         folder, slash, _ = entry.place.url.rpartition("/")

@@ -28,7 +28,7 @@ class JsonLines(LineFormat):
             raise FormatError(
                 f"{entry.place} is one JSON list, not JSON lines: write one object a line, e.g. with `jq -c '.[]'`"
             )
-        good = [record for _, record in self.records(0, lines) if self.suspect(record, entry.place) is None]
+        good = [record for at, record in self.records(0, lines) if self.suspect(record, at, entry.place) is None]
         if lines.strip() and not good:
             raise FormatError(f"{entry.place} is no JSON lines: its lines do not begin with '{{'")
         try:
@@ -58,7 +58,7 @@ class JsonLines(LineFormat):
     def records(self, offset: int, piece: bytes) -> list[Record]:
         return [(at, record.lstrip(self.blank)) for at, record in super().records(offset, piece)]
 
-    def suspect(self, record: bytes, place: Place) -> str | None:
+    def suspect(self, record: bytes, offset: int, place: Place) -> str | None:
         return None if record.startswith(b"{") else "the line does not begin with '{'"
 
 

@@ -60,7 +60,7 @@ class LineFormat(Format):
         """Where the records of this file begin, and what reads them."""
 
     @abstractmethod
-    def suspect(self, record: bytes, place: Place) -> str | None:
+    def suspect(self, record: bytes, offset: int, place: Place) -> str | None:
         """Why a record must not be given to the parser, if so."""
 
     def last_end(self, text: bytes) -> int:
@@ -83,14 +83,16 @@ class LineFormat(Format):
             return
         except Refused:
             pass
-        good = []
+        run: list[Record] = []
         for start, record in self.records(offset, piece):
-            reason = self.suspect(record, place)
+            reason = self.suspect(record, start, place)
             if reason is None:
-                good.append((start, record))
-            else:
-                on_bad(_bad(place, start, record, reason))
-        yield from _halved(good, parse, place, on_bad)
+                run.append((start, record))
+                continue
+            yield from _halved(run, parse, place, on_bad)
+            run = []
+            on_bad(_bad(place, start, record, reason))
+        yield from _halved(run, parse, place, on_bad)
 
 
 def _halved(records: list[Record], parse: Parse, place: Place, on_bad: OnBad) -> Iterator[Any]:
@@ -135,6 +137,13 @@ def beginning(place: Place, nbytes: int = SAMPLE_BYTES) -> tuple[bytes, bool]:
     else:
         data = place.read(0, min(nbytes + 1, place.nbytes()))
     return data[:nbytes], len(data) <= nbytes
+
+
+def following(place: Place, offset: int) -> bytes:
+    """Some bytes of a file from `offset` on; none where it is compressed."""
+    if compression(place) is not None:
+        return b""
+    return place.read(offset, min(offset + _BEYOND_BYTES, place.nbytes()))
 
 
 def sample_lines(place: Place, last_end: Callable[[bytes], int]) -> bytes:

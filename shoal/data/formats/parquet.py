@@ -30,6 +30,11 @@ class Parquet(Format):
                 start, nbytes = group + 1, 0
         return found
 
+    def counted(self, entry: Entry, block_bytes: int) -> list[tuple[Split, int]]:
+        with opened(entry.place) as file:
+            rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+        return [(split, sum(rows[split.start : split.stop])) for split in self.splits(entry, block_bytes)]
+
     def schema(self, entry: Entry) -> Any:
         with opened(entry.place) as file:
             return plain(file.schema_arrow)

@@ -15,12 +15,17 @@ _LOOKERS = 16  # files looked at together: for remote ones it is the waiting tha
 def agree(format: Format, entries: Sequence[Entry]) -> Any:  # noqa: A002 - it is one
     """The schema of all `entries`. Where it is a guess, whole numbers here and fractions there are fractions, and a
     column that is empty here is what it is there."""
+    import pyarrow as pa
+
     assert entries, "a schema of no files was asked for"
     with ThreadPoolExecutor(min(_LOOKERS, len(entries)), thread_name_prefix="shoal-schema") as pool:
         schemas = list(pool.map(format.schema, entries))
     common = schemas[0]
     for entry, schema in zip(entries[1:], schemas[1:], strict=True):
         common = merge(common, schema, (str(entries[0].place), str(entry.place)), guesses=format.guesses)
+    if format.guesses and all(field.type == pa.null() for field in common):
+        others = "" if len(entries) == 1 else f" and {len(entries) - 1} more like it"
+        raise FormatError(f"{entries[0].place} has no records{others}: it has a header at most")
     return settle(common) if format.guesses else common
 
 

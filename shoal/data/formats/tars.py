@@ -1,6 +1,7 @@
 """WebDataset: tar files in which the files of a sample follow each other and differ in what comes after the first dot.
 
-Columns are ``__key__`` and one for each ending: `cls` and `id` are whole numbers, `txt` and `json` text, others bytes.
+Columns are ``__key__`` and one for each ending: `txt` and `json` are text, `cls` and `id` whole numbers, which come
+last, and others bytes.
 """
 
 from __future__ import annotations
@@ -41,18 +42,24 @@ class WebDataset(Format):
     endings = (".tar", ".tar.gz", ".tgz")
 
     def splits(self, entry: Entry, block_bytes: int) -> list[Split]:
+        if _is_compressed(entry.place) or entry.nbytes <= block_bytes:  # need not be looked into
+            return [Split(entry.place, self.name, 0, entry.nbytes, entry.nbytes)] if entry.nbytes else []
+        return [split for split, _ in self.counted(entry, block_bytes)]
+
+    def counted(self, entry: Entry, block_bytes: int) -> list[tuple[Split, int]]:
         place, size = entry.place, entry.nbytes
-        if _is_compressed(place) or size <= block_bytes:
-            return [Split(place, self.name, 0, size, size)] if size else []
-        found: list[Split] = []
-        start, key = 0, ""
+        found: list[tuple[Split, int]] = []
+        start, key, samples = 0, None, 0
         with _opened(place) as tar:
             for member in _files(tar, place):
-                if (new := _parts(member.name)[0]) != key and member.offset - start >= block_bytes:
-                    found.append(Split(place, self.name, start, member.offset, member.offset - start))
-                    start = member.offset
-                key = new
-        return [*found, Split(place, self.name, start, size, size - start)]
+                new = _parts(member.name)[0]
+                if new == key:
+                    continue
+                if member.offset - start >= block_bytes and samples and not _is_compressed(place):
+                    found.append((Split(place, self.name, start, member.offset, member.offset - start), samples))
+                    start, samples = member.offset, 0
+                key, samples = new, samples + 1
+        return [*found, (Split(place, self.name, start, size, size - start), samples)] if samples else found
 
     def schema(self, entry: Entry) -> Any:
         import pyarrow as pa
@@ -63,7 +70,8 @@ class WebDataset(Format):
                 if number == _LOOKED_AT:
                     break
                 names.update({name: _type(name) for name in sample.files})
-        return pa.schema(list(names.items()))
+        numbers = {name: kind for name, kind in names.items() if kind == pa.int64()}  # targets come last
+        return pa.schema([*((name, kind) for name, kind in names.items() if name not in numbers), *numbers.items()])
 
     def read(self, split: Split, schema: Any, on_bad: OnBad) -> Iterator[Any]:
         import pyarrow as pa

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from shoal.core.errors import ConfigError
 from shoal.data.places import Place
 from shoal.data.preparing.engine import Engine, Say, engines
 from shoal.data.preparing.local import LocalEngine, cores
-from shoal.data.preparing.sizes import PROCESS_BYTES, Sizes, parse_size, show_size
+from shoal.data.preparing.sizes import LEADER_BYTES, PROCESS_BYTES, Sizes, parse_size, show_size
 
-_LEAST_BYTES = 192 << 20  # Python, NumPy and Arrow themselves, for one process and the one that leads
+_LEAST_BYTES = 2 * LEADER_BYTES  # one process with the smallest sizes, and the one that leads
 
 
 @engines.add("local")
@@ -23,7 +24,7 @@ def _local(memory_bytes: int | None, processes: int | None, say: Say, options: M
 def default_memory() -> int:
     """As much as all cores need, but no more than half of the machine's memory."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(PROCESS_BYTES, min((cores() + 1) * PROCESS_BYTES, machine // 2))
+    return max(_LEAST_BYTES, min(LEADER_BYTES + cores() * PROCESS_BYTES, machine // 2))
 
 
 def local_processes(memory_bytes: int, asked: int | None = None) -> int:
@@ -32,14 +33,14 @@ def local_processes(memory_bytes: int, asked: int | None = None) -> int:
         raise ConfigError(f"--memory {show_size(memory_bytes)} is too little: give at least {show_size(_LEAST_BYTES)}")
     if asked is not None and asked < 1:
         raise ConfigError(f"--processes {asked}: give at least 1")
-    return max(1, min(asked or cores(), memory_bytes // PROCESS_BYTES))
+    return max(1, min(asked or cores(), (memory_bytes - LEADER_BYTES) // PROCESS_BYTES))
 
 
 def sizes_for(engine: Engine, memory: str | int | None) -> Sizes:
     """How much is held at once: the same for every engine, unless there is little memory."""
-    if memory is None:
+    if memory is None or engine.name != "local":
         return Sizes()
-    return Sizes.within(parse_size(str(memory), "--memory") // max(1, engine.slots if engine.name == "local" else 1))
+    return Sizes.within((parse_size(str(memory), "--memory") - LEADER_BYTES) // engine.slots)
 
 
 @engines.add("ray")
@@ -74,13 +75,16 @@ def _shared(options: Mapping[str, str]) -> bool:
     return options.get("paths") == "shared"
 
 
+@contextlib.contextmanager
 def open_engine(
     engine: str | Engine, memory_bytes: int | None, processes: int | None, say: Say, options: Mapping[str, str]
-) -> Engine:
-    """The engine of this name, or the one that was given."""
+) -> Iterator[Engine]:
+    """The engine of this name, which is closed afterwards; or the one that was given, which is its owner's."""
     if isinstance(engine, Engine):
-        return engine
-    return engines.get(engine)(memory_bytes, processes, say, options)
+        yield engine
+        return
+    with engines.get(engine)(memory_bytes, processes, say, options) as made:
+        yield made
 
 
 def refuse_local_paths(engine: Engine, *places: Place) -> None:
@@ -89,5 +93,5 @@ def refuse_local_paths(engine: Engine, *places: Place) -> None:
         if engine.spans_machines and place.is_local:
             raise ConfigError(
                 f"{place} is a path of this machine, and the engine {engine.name} works on several: give a place that "
-                "all can reach (hdfs://, s3://); or, if the path is mounted on all of them, --engine-option paths=shared"
+                "all can reach (hdfs://, s3://); or, if it is mounted on all of them, --engine-option paths=shared"
             )

@@ -19,9 +19,9 @@ class Job:
     """Functions on `pyarrow.RecordBatch`es, each optional.
 
     ``map(batch)`` returns a batch, several, or None for nothing. ``key(batch)`` returns the name of a column, or an
-    array with a value for each row. ``reduce(key, rows)`` is given all rows of a key as a `pyarrow.Table` and returns
-    rows: a table, a batch, a dict of lists or a list of dicts. ``combine(key, rows)`` is the same for some of the rows of a
-    key, with the same columns as it was given; it may be called any number of times.
+    array with a value for each row. ``reduce(key, rows)`` is given all rows of a key as a `pyarrow.Table` and
+    returns rows: a table, a batch, a dict of lists or a list of dicts. ``combine(key, rows)`` is the same for some of
+    the rows of a key, with the same columns as it was given; it may be called any number of times.
     """
 
     map: Callable[[Any], Any] | None = None

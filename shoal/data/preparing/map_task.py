@@ -82,7 +82,7 @@ class MapTask(SourceTask):
         if batches:
             runs.append(self._spill(len(runs), batches))
         rejects.write(self.work / f"{self.name}.rejects.jsonl")
-        return {"rows": rows, "runs": runs, "rejected": len(rejects.found)}
+        return {"rows": rows + rejects.unread, "runs": runs, "rejected": len(rejects.found)}
 
     def _spill(self, run: int, batches: list[Any]) -> Result:
         import pyarrow as pa

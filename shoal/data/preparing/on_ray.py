@@ -30,8 +30,8 @@ _PACKAGE = Path(__file__).parents[2]
 
 
 class RayEngine(Engine):
-    """On the cluster at `address` (``auto``, ``host:port``, ``ray://…``; default: `RAY_ADDRESS`), else on a cluster that
-    it starts here, with `processes` workers. A program that has called `ray.init` itself keeps its connection.
+    """On the cluster at `address` (``auto``, ``host:port``; default: `RAY_ADDRESS`), else on a cluster that it starts
+    here, with `processes` workers. A program that has called `ray.init` itself keeps its connection.
 
     Raises `ConfigError` if there is no Ray or nobody at the address.
     """
@@ -112,8 +112,8 @@ def _join(ray: Any, address: str) -> None:
     except (ConnectionError, TimeoutError, ValueError, RuntimeError) as error:
         said = str(error).strip().splitlines() or [type(error).__name__]
         raise ConfigError(
-            f"no Ray cluster can be used at {address}: {said[0]}. Check --engine-option address (or RAY_ADDRESS), and that "
-            "the cluster runs the same versions of Python and Ray"
+            f"no Ray cluster can be used at {address}: {said[0]}. Check --engine-option address (or RAY_ADDRESS), and "
+            "that the cluster runs the same versions of Python and Ray"
         ) from None
 
 
@@ -124,7 +124,7 @@ def _start(ray: Any, processes: int, closing: contextlib.ExitStack) -> None:
     closing.callback(ray.shutdown)
     setting = {
         "RAY_USAGE_STATS_ENABLED": "0",
-        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+        "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
     }
     closing.enter_context(_environment(setting))

@@ -1,7 +1,7 @@
 """The engine `spark`: each task is a job of one task on a Spark cluster, by default on this machine (``local[N]``).
 
-The package is sent to a cluster; what it needs besides (pyarrow, fsspec, credentials) must be there. On this machine all
-ports are on loopback.
+The package is sent to a cluster; what it needs besides (pyarrow, fsspec, credentials) must be there. On this machine
+all ports are on loopback.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _LOG = "spark.log"
 
 
 class SparkEngine(Engine):
-    """On the cluster of `master`, else on this machine with `processes` workers; `settings` are Spark's own, ``spark.…``.
-    A program that has a `SparkContext` keeps it, and it is used.
+    """On the cluster of `master`, else on this machine with `processes` workers; `settings` are Spark's own,
+    ``spark.…``. A program that has a `SparkContext` keeps it, and it is used.
 
     Raises `ConfigError` if there is no Spark, no Java, or nobody at `master`.
     """
@@ -135,7 +135,7 @@ def _start(pyspark: Any, master: str, settings: Mapping[str, str], closing: cont
         "spark.ui.showConsoleProgress": "false",
     }
     if here:
-        python_path = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        python_path = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         chosen |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
@@ -154,8 +154,8 @@ def _start(pyspark: Any, master: str, settings: Mapping[str, str], closing: cont
             context = pyspark.SparkContext(conf=configuration, gateway=gateway)
     except Exception as error:
         raise ConfigError(
-            f"Spark cannot be used on {master}: {_cause(error)}. Check --engine-option master, and that the cluster runs "
-            "the same versions of Python and Spark"
+            f"Spark cannot be used on {master}: {_cause(error)}. Check --engine-option master, and that the cluster "
+            "runs the same versions of Python and Spark"
         ) from None
     closing.callback(context.stop)
     if not here:
@@ -172,7 +172,7 @@ def _java(configuration: Any, log: Path) -> Any:
     try:
         with log.open("wb") as file:
             os.dup2(file.fileno(), 2)
-        return launch_gateway(configuration)
+        return launch_gateway(configuration)  # type: ignore[no-untyped-call] # it has no types
     except Exception as error:
         said = log.read_text(errors="replace").splitlines()[-5:]
         raise ConfigError("Spark does not start: " + "\n".join([str(error), *said])) from None
@@ -203,7 +203,8 @@ def _zipped(folder: Path) -> Path:
 def _refuse_without_java() -> None:
     home = os.environ.get("JAVA_HOME")
     try:
-        subprocess.run([f"{home}/bin/java" if home else "java", "-version"], capture_output=True, check=True, timeout=60)
+        words = [f"{home}/bin/java" if home else "java", "-version"]
+        subprocess.run(words, capture_output=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError):
         raise ConfigError(
             "--engine spark needs Java 17 or newer, and there is none: install it (Debian: apt-get install "

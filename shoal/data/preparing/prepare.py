@@ -23,7 +23,7 @@ from shoal.data.preparing.progress import Progress
 from shoal.data.preparing.rejects import gather
 from shoal.data.preparing.request import Request
 from shoal.data.preparing.shuffle import common_schema
-from shoal.data.preparing.sizes import parse_size
+from shoal.data.preparing.sizes import Sizes, parse_size
 from shoal.data.preparing.spill import OWN, read_schema
 from shoal.data.preparing.stages import Runs, Stages, layout_for, tasks_of
 from shoal.data.preparing.step import Chain
@@ -59,6 +59,7 @@ def prepare(  # noqa: PLR0913 - all but two have defaults, and names
     overwrite: bool = False,
     memory: str | int | None = None,
     processes: int | None = None,
+    sizes: Sizes | None = None,
     work: str | PathLike[str] | None = None,
     format: str | None = None,  # noqa: A002 - the word for it
     options: Mapping[str, Any] | None = None,
@@ -69,7 +70,8 @@ def prepare(  # noqa: PLR0913 - all but two have defaults, and names
     `shards` is their number, or about how much of the source each holds (``"64MiB"``). `partition` is one of ``file``,
     ``round-robin``, ``key:COLUMN``, ``range:COLUMN``, ``rank:COLUMN``. `memory` bounds what all processes of this
     machine use together. `work` is the folder for what is spilled (default: within `dest` if that is local, else the
-    system's folder for temporary files). A job that was broken off goes on where it was when the same is asked for again.
+    system's folder for temporary files). A job that was broken off goes on where it was when the same is asked for
+    again.
     Raises `UserError` for what a person can mend; then, too, there is no data set at `dest`.
     """
     began = time.monotonic()
@@ -90,7 +92,7 @@ def prepare(  # noqa: PLR0913 - all but two have defaults, and names
             keep_keys=keep_keys,
             bad_records=bad_records,
             overwrite=overwrite,
-            sizes=sizes_for(runner, memory),
+            sizes=sizes or sizes_for(runner, memory),
         )
         return _prepared(request, found, runner, work, progress, began)
 
@@ -125,7 +127,7 @@ def _prepared(
     return Prepared(
         request.dest,
         manifest,
-        sum(result["rows"] for result in mapped) + rejected,
+        sum(result["rows"] for result in mapped),
         sum(entry.nbytes for entry, _ in found),
         time.monotonic() - began,
     )
@@ -214,7 +216,7 @@ def _manifest(
         fields=fields,
         arrow_schema=arrow_schema,
         shards=shards,
-        partition=division.plan.model_dump(),
+        partition=division.plan.model_dump(mode="json"),
         statistics=_statistics(written, schema),
         source={
             "url": request.source.url,

@@ -11,7 +11,7 @@ from shoal.data.formats.base import BadRecord
 from shoal.data.places import Place
 
 FAIL, REJECT = "fail", "reject"
-FILE = "rejects.jsonl"
+FILE = "_rejects.jsonl"
 _COPIED = 1 << 20
 
 
@@ -32,6 +32,7 @@ class Rejects:
     def __init__(self, policy: str) -> None:
         self._policy = policy
         self.found: list[BadRecord] = []
+        self.unread = 0  # of them, those that gave no row at all
 
     def __call__(self, bad: BadRecord) -> None:
         if self._policy == FAIL:

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from shoal.core.errors import ConfigError, UserError
 from shoal.data.formats import format_named
 from shoal.data.formats.base import BadRecord, Split
-from shoal.data.formats.lines import LineFormat, pieces
+from shoal.data.formats.lines import LineFormat, compression, pieces
 from shoal.data.formats.parquet import Parquet, opened
 from shoal.data.preparing.job import describe_error
 from shoal.data.preparing.rejects import Rejects
 from shoal.data.preparing.step import At, Step
 
 _TEXT_CHARS = 200
+Offsets = npt.NDArray[np.int64]
 
 
 def mapped(
@@ -70,39 +74,46 @@ class _Blame:
     def __init__(self, split: Split, schema: Any, first: int, rejects: Rejects) -> None:
         self._split, self._schema, self._first, self._rejects = split, schema, first, rejects
         self._gave_no_row: set[int] = set()
+        self._records: Offsets | None = None
 
     def unread(self, bad: BadRecord) -> None:
         self._gave_no_row.add(bad.offset)
+        self._rejects.unread += 1
         self._rejects(bad)
 
     def tell(self, row: int, reason: str, batch: Any) -> None:
         """Of a row that cannot be mapped."""
-        offset, text = locate(self._split, self._schema, row - self._first, self._gave_no_row)
+        offset, text = self._find(row - self._first)
         if not text:
-            text = str(
-                {name: _short(one[0].as_py()) for name, one in zip(batch.schema.names, batch.columns, strict=True)}
-            )
+            shown = {name: _short(one[0].as_py()) for name, one in zip(batch.schema.names, batch.columns, strict=True)}
+            text = str(shown)
         self._rejects(BadRecord(str(self._split.place), offset, reason, text[:_TEXT_CHARS]))
 
+    def _find(self, row: int) -> tuple[int, str]:
+        """Where a row of the split begins, and its text if it is a line. For what has no lines, the number of the row
+        in the file, as far as that is known."""
+        split = self._split
+        kind = format_named(split.format)
+        if isinstance(kind, Parquet):
+            with opened(split.place) as file:
+                return row + sum(file.metadata.row_group(group).num_rows for group in range(split.start)), ""
+        if not isinstance(kind, LineFormat):
+            return split.start + row, ""
+        if self._records is None:
+            self._records = offsets_of_records(kind, split, self._schema)
+        good = self._records[~np.isin(self._records, list(self._gave_no_row))]
+        offset = int(good[row])
+        if compression(split.place) is not None:
+            return offset, ""
+        line = split.place.read(offset, min(offset + _TEXT_CHARS, split.place.nbytes()))
+        return offset, line.partition(b"\n")[0].decode("utf-8", "replace").rstrip("\r")
 
-def locate(split: Split, schema: Any, row: int, unread: set[int]) -> tuple[int, str]:
-    """Where row number `row` of a split begins, and its text: by reading lines again. `unread` are the offsets of
-    records that gave no row. For what has no lines, the number of the row in the file, as far as that is known."""
-    kind = format_named(split.format)
-    if isinstance(kind, Parquet):
-        with opened(split.place) as file:
-            return row + sum(file.metadata.row_group(group).num_rows for group in range(split.start)), ""
-    if not isinstance(kind, LineFormat):
-        return split.start + row, ""
+
+def offsets_of_records(kind: LineFormat, split: Split, schema: Any) -> Offsets:
+    """Where each record of a split begins, by reading it again."""
     body, _ = kind.opened(split.place, schema)
-    for start, piece in pieces(split, body, kind.last_end):
-        for offset, record in kind.records(start, piece):
-            if offset in unread:
-                continue
-            if row == 0:
-                return offset, record[:_TEXT_CHARS].decode("utf-8", "replace").rstrip("\r\n")
-            row -= 1
-    return split.start, ""
+    found = [offset for start, piece in pieces(split, body, kind.last_end) for offset, _ in kind.records(start, piece)]
+    return np.array(found, np.int64)
 
 
 def _short(value: Any) -> Any:

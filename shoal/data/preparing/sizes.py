@@ -10,6 +10,8 @@ from shoal.core.errors import ConfigError
 _UNITS = {"": 1, "b": 1, **{f"{letter}ib": 1 << 10 * (power + 1) for power, letter in enumerate("kmgt")}}
 _UNITS |= {f"{letter}b": 1000 ** (power + 1) for power, letter in enumerate("kmgt")}
 PROCESS_BYTES = 384 << 20  # what a process needs at most, with the usual sizes
+LEADER_BYTES = 192 << 20  # and the one that hands out tasks
+_ITSELF_BYTES = 160 << 20  # Python, NumPy and Arrow with next to no data
 
 
 def parse_size(words: str, setting: str) -> int:
@@ -47,7 +49,7 @@ class Sizes:
         usual = cls()
         if memory_bytes >= PROCESS_BYTES:
             return usual
-        part = max(1 / 32, (memory_bytes - (128 << 20)) / (PROCESS_BYTES - (128 << 20)))
+        part = (memory_bytes - _ITSELF_BYTES) / (PROCESS_BYTES - _ITSELF_BYTES)
         return cls(
             *(max(1 << 20, int(size * part)) for size in (usual.block_bytes, usual.run_bytes, usual.piece_bytes))
         )

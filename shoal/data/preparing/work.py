@@ -20,7 +20,7 @@ from shoal.data.preparing.request import Request
 
 FOLDER = "_work"
 _SHARD = re.compile(r"part-\d{5,}-[0-9a-f]{8}\.parquet")
-_DRAFT = re.compile(r"\.(part-\d{5,}-[0-9a-f]{8}\.parquet|manifest\.json|rejects\.jsonl)\..*\.tmp")
+_DRAFT = re.compile(r"\.(part-\d{5,}-[0-9a-f]{8}\.parquet|_manifest\.json|_rejects\.jsonl)\..*\.tmp")
 
 
 class DataSetExists(UserError):  # noqa: N818 - it names what is there

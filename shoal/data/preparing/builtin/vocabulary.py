@@ -45,7 +45,8 @@ class Vocabulary(BuiltinStep):
         values = column(batch, name, "job vocabulary")
         if not self._split:
             return values.cast(pa.string())
-        return pc.utf8_split_whitespace(pc.utf8_trim_whitespace(pc.utf8_lower(values.cast(pa.string()))))
+        texts = pc.utf8_trim_whitespace(pc.utf8_lower(values.cast(pa.string())))
+        return pc.utf8_split_whitespace(pc.if_else(pc.equal(texts, ""), None, texts))
 
     def measure(self, batch: Any) -> Any:
         import pyarrow.compute as pc

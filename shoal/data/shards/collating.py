@@ -1,0 +1,105 @@
+"""Rows of columns to one batch: gathered, and decoded where they are images."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.core.errors import ConfigError
+from shoal.core.order import Indices
+from shoal.data.shards.columns import Column, Packed, Values
+from shoal.data.shards.images import ImageError, decode_image, decode_images
+
+_WORTH_A_THREAD = 16 << 10  # bytes of an image: smaller ones are decoded no faster by two threads, which share a lock
+
+Part = tuple[Sequence[Values], Indices, Indices]  # columns, the rows of them that are wanted, and where these go
+
+
+class Collator:
+    """Makes tensors of rows. Used from one thread. `where` names a sample in words; large images are decoded by `pool`,
+    of so many `threads`."""
+
+    def __init__(
+        self, columns: Sequence[Column], where: Callable[[int], str], pool: ThreadPoolExecutor | None = None,
+        threads: int = 1,
+    ) -> None:  # fmt: skip
+        self._columns, self._where, self._pool, self._threads = columns, where, pool, threads
+
+    @property
+    def decodes(self) -> bool:
+        return any(column.decode is not None for column in self._columns)
+
+    def __call__(self, parts: Sequence[Part], indices: Indices) -> list[Tensor]:
+        """One tensor for each column; `indices` are the numbers of the samples. None where there are no samples."""
+        return [self._column(at, parts, indices) for at in range(len(self._columns))] if len(indices) else []
+
+    def _column(self, at: int, parts: Sequence[Part], indices: Indices) -> Tensor:
+        column = self._columns[at]
+        if column.decode is not None:
+            return self._decoded(column, _samples(parts, at, len(indices)), indices)
+        first = parts[0][0][at]
+        assert isinstance(first, np.ndarray)
+        answer = np.empty((len(indices), *first.shape[1:]), first.dtype)
+        for part, places, slots in parts:
+            values = part[at]
+            assert isinstance(values, np.ndarray)
+            if values.shape[1:] != first.shape[1:]:
+                raise ConfigError(
+                    f"column {column.words}: samples of shape {first.shape[1:]} and {values.shape[1:]} cannot be put "
+                    "into one batch: make them equal with `shoal prepare`"
+                )
+            answer[slots] = values[places]
+        return torch.from_numpy(answer)
+
+    def _decoded(self, column: Column, samples: list[Any], indices: Indices) -> Tensor:
+        assert column.decode is not None
+        if column.decode is not decode_image:
+            try:
+                return torch.stack([torch.as_tensor(column.decode(one)) for one in samples])
+            except Exception as error:
+                error.add_note(f"while decoding column {column.words} of {self._where(int(indices[0]))} and others")
+                raise
+        try:
+            pixels = np.empty((len(samples), *decode_image(samples[0]).shape), np.uint8)
+            self._decode_all(samples, pixels)
+        except ImageError as error:
+            raise self._bad_image(column, int(indices[error.at]), error.why) from None
+        except ValueError as error:
+            raise self._bad_image(column, int(indices[0]), str(error)) from None
+        return torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
+
+    def _decode_all(self, samples: list[Any], into: Any) -> None:
+        if self._pool is None or self._threads < 2 or sum(map(len, samples)) < _WORTH_A_THREAD * len(samples):
+            decode_images(samples, into)
+            return
+        borders = [len(samples) * at // self._threads for at in range(self._threads + 1)]
+
+        def decode(low: int, high: int) -> None:
+            try:
+                decode_images(samples[low:high], into[low:high])
+            except ImageError as error:
+                raise ImageError(low + error.at, error.why) from None
+
+        for one in [self._pool.submit(decode, a, b) for a, b in itertools.pairwise(borders)]:
+            one.result()
+
+    def _bad_image(self, column: Column, sample: int, why: str) -> ConfigError:
+        return ConfigError(f"column {column.words} of {self._where(sample)} is no image that can be used: {why}")
+
+
+def _samples(parts: Sequence[Part], at: int, count: int) -> list[Any]:
+    """The bytes of each sample."""
+    found: list[Any] = [None] * count
+    for part, places, slots in parts:
+        packed = part[at]
+        assert isinstance(packed, Packed)
+        data, starts, stops = packed.data, packed.starts[places].tolist(), packed.stops[places].tolist()
+        for slot, start, stop in zip(slots.tolist(), starts, stops, strict=True):
+            found[slot] = data[start:stop]
+    return found
