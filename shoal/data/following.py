@@ -82,7 +82,9 @@ class FollowingSource(Source):
         if self._ready is None or self._ready[0] != instalment:
             for file in instalment.files:
                 self._check(file)
-            places = [self.place / file.name for file in instalment.files]
+            places = [
+                self.place / file.name for file in instalment.files if file.nbytes
+            ]  # what is empty has no samples
             self._ready = (instalment, self._open_files(places).under(self._settings) if places else None)
         source = self._ready[1]
         return len(source) if source is not None else 0

@@ -214,7 +214,9 @@ def test_the_one_door_to_data_follows_too(tmp_path: Path) -> None:
     assert fractions.tolist() == [0.5, 1.5, 0.5, 1.5]
     with pytest.raises(ConfigError, match="follow=True is for a folder or prefix that receives files"):
         shoal.data.open(np.zeros(3), follow=True)
-    (tmp_path / "c.png").write_bytes(b"")
+    (tmp_path / "empty.csv").touch()
+    assert source.count(Instalment(1, (Arrived("empty.csv", 0),))) == 0
+    (tmp_path / "c.png").write_bytes(b"x")
     watch.look(found, 1)
     image = watch.look(found, 1)
     assert image is not None
