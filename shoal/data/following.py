@@ -21,7 +21,7 @@ from shoal.core.order import Indices, Order
 from shoal.core.places import AbsentError, Place, UnreachableError
 from shoal.data.opening import FOLLOW_S
 from shoal.data.request import Batch, Loaded, Request
-from shoal.data.source import Source, open_source
+from shoal.data.source import Source, as_source
 
 ENDS = ("_END", "_SUCCESS")
 LOOK_S = 0.5  # between two looks
@@ -82,9 +82,7 @@ class FollowingSource(Source):
         if self._ready is None or self._ready[0] != instalment:
             for file in instalment.files:
                 self._check(file)
-            places = [
-                self.place / file.name for file in instalment.files if file.nbytes
-            ]  # what is empty has no samples
+            places = [self.place / file.name for file in instalment.files if file.nbytes]
             self._ready = (instalment, self._open_files(places).under(self._settings) if places else None)
         source = self._ready[1]
         return len(source) if source is not None else 0
@@ -170,5 +168,5 @@ def follow(
     """Train on files as they come to `where`, each once. `read` is given the paths of some files and returns their
     samples, as anything that a Trainer takes."""
     return FollowingSource(
-        Place.of(where), lambda places: open_source(read([str(place) for place in places]), "train"), follow_s
+        Place.of(where), lambda places: as_source(read([str(place) for place in places]), "train"), follow_s
     )

@@ -194,6 +194,13 @@ def test_a_folder_to_which_nothing_comes_is_told(tmp_path: Path) -> None:
         following(tmp_path / "wrong", follow_s=0.01).sampled()
 
 
+def test_a_file_without_samples_is_no_error(tmp_path: Path) -> None:
+    source = shoal.data.follow(tmp_path, lambda paths: np.concatenate([np.load(path) for path in paths]))
+    put(tmp_path / "a.npy", 0)
+    size = (tmp_path / "a.npy").stat().st_size
+    assert source.count(Instalment(0, (Arrived("a.npy", size),))) == 0
+
+
 def test_no_patience_at_all_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="follow_s=0"):
         shoal.data.follow(tmp_path, lambda paths: np.zeros(1), follow_s=0)
