@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shoal.checkpoint.mirror import Held, Mirror, Owner
@@ -76,6 +76,11 @@ class Mirroring:
         return news
 
     @property
+    def place(self) -> str:
+        """Where the copies go."""
+        return str(self._mirror.place)
+
+    @property
     def under(self) -> Under | None:
         """What is being copied, or waits for it; None: nothing is left to do."""
         with self._condition:
@@ -137,14 +142,13 @@ class Mirroring:
 
     def _attempt(self, held: Held, begun: float) -> bool:
         """Returns whether nothing is left to do for this checkpoint."""
-        mirror, total_bytes = self._mirror, 2 * held.manifest.size_bytes
-        done_bytes = 2 * sum(held.manifest.files[name].size_bytes for name in held.arrived)
+        mirror = self._mirror
+        self._under = _begun(held)
 
         def moved(count: int) -> None:
-            nonlocal done_bytes
-            done_bytes += count
             with self._condition:
-                self._under = Under(held.name, done_bytes, total_bytes)
+                assert self._under is not None
+                self._under = replace(self._under, moved_bytes=self._under.moved_bytes + count)
                 if self._closed:
                     raise _Closed
 
@@ -163,7 +167,7 @@ class Mirroring:
             self._tell(Mirrored(held.name, str(mirror.place), "failed", reason=str(error)))
             return True
         except Exception as error:  # a place has errors of its own; whatever it is, training goes on
-            self._failures += 1
+            self._failures, self._under = self._failures + 1, _begun(held)
             if not self._told and (self._failures >= _AWAY or _wants_help(error)):
                 self._told = True
                 self._tell(Mirrored(held.name, str(mirror.place), "away", reason=_words(error)))
@@ -174,6 +178,13 @@ class Mirroring:
     def _tell(self, news: Mirrored) -> None:
         with self._condition:
             self._news.append(news)
+
+
+def _begun(held: Held) -> Under:
+    """A copy of which those files are done that have been verified."""
+    files = held.manifest.files
+    arrived_bytes = sum(files[name].size_bytes for name in held.arrived)
+    return Under(held.name, 2 * arrived_bytes, 2 * held.manifest.size_bytes)
 
 
 def _wants_help(error: Exception) -> bool:

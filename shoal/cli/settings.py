@@ -38,6 +38,8 @@ HELP = {
     "checkpoint.keep_best": "best checkpoints to keep",
     "checkpoint.monitor": "the value that says which checkpoint is best",
     "checkpoint.mode": "whether the best value is the lowest (min) or the highest (max)",
+    "checkpoint.mirror": "--mirror; a second place for checkpoints, from which the run can go on: a path, s3://…, hdfs://…",
+    "checkpoint.mirror_wait_s": "how long the end of a run waits for the last copy",
     "comm.backend": "shared memory, gloo, both by hosts, or NCCL",
     "comm.bucket_mib": "gradients are reduced in buckets of this size (MiB)",
     "comm.timeout_s": "seconds after which a worker that does not answer is an error",

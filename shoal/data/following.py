@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 
 from shoal.core.arrivals import NOTHING, Arrived, Instalment, settled
+from shoal.core.config import LoaderSettings
 from shoal.core.cursor import Batches
 from shoal.core.errors import ConfigError, UserError
 from shoal.core.order import Indices, Order
 from shoal.core.places import AbsentError, Place, UnreachableError
-from shoal.data.source import Batch, Source, open_source
+from shoal.data.opening import FOLLOW_S
+from shoal.data.request import Batch, Loaded, Request
+from shoal.data.source import Source, as_source
 
 ENDS = ("_END", "_SUCCESS")
 LOOK_S = 0.5  # between two looks
-FOLLOW_S = 60.0
 _WHOLE_AT_ONCE = ("s3", "s3a", "gs", "gcs", "abfs", "az")  # an object appears when it is complete
 
 OpenFiles = Callable[[Sequence[Place]], Source]
@@ -39,6 +41,7 @@ class FollowingSource(Source):
         self._current: Source | None = None
         self._ready: tuple[Instalment, Source | None] | None = None  # what is about to be taken
         self._sample: Source | None = None
+        self._settings = LoaderSettings()
 
     def __len__(self) -> int:
         """Of the current instalment."""
@@ -53,14 +56,34 @@ class FollowingSource(Source):
             return super().order(seed, shuffle, batches)
         return self._current.order(seed, shuffle, batches)
 
+    def under(self, settings: LoaderSettings) -> Source:
+        self._settings = settings
+        return self
+
+    def stream(
+        self, order: Order, seed: int, requests: Iterable[Request], *, epochs: int | None = None, ahead: bool = True
+    ) -> Generator[Loaded, None, None]:
+        source = self._current
+        if source is None:
+            return super().stream(order, seed, requests, epochs=epochs, ahead=ahead)
+        return source.stream(order, seed, requests, epochs=epochs, ahead=ahead)
+
+    def readable(self, indices: Indices) -> Indices:
+        return self._current.readable(indices) if self._current is not None else indices
+
+    @property
+    def bytes_read(self) -> int:
+        """Of all instalments so far."""
+        return super().bytes_read + (self._current.bytes_read if self._current is not None else 0)
+
     def count(self, instalment: Instalment) -> int:
         """The number of samples in `instalment`, of which it makes ready to be taken. Raises `UserError` where a file
         of it is not what it was when it was agreed on."""
         if self._ready is None or self._ready[0] != instalment:
             for file in instalment.files:
                 self._check(file)
-            places = [self.place / file.name for file in instalment.files]
-            self._ready = (instalment, self._open_files(places) if places else None)
+            places = [self.place / file.name for file in instalment.files if file.nbytes]
+            self._ready = (instalment, self._open_files(places).under(self._settings) if places else None)
         source = self._ready[1]
         return len(source) if source is not None else 0
 
@@ -68,6 +91,8 @@ class FollowingSource(Source):
         """From now on the samples are those of `instalment`. Raises what `count` raises."""
         self.count(instalment)
         assert self._ready is not None
+        if self._current is not None:
+            self.add_bytes_read(self._current.bytes_read)
         self._current, self._ready = self._ready[1], None
 
     def sampled(self) -> Source:
@@ -143,5 +168,5 @@ def follow(
     """Train on files as they come to `where`, each once. `read` is given the paths of some files and returns their
     samples, as anything that a Trainer takes."""
     return FollowingSource(
-        Place.of(where), lambda places: open_source(read([str(place) for place in places]), "train"), follow_s
+        Place.of(where), lambda places: as_source(read([str(place) for place in places]), "train"), follow_s
     )

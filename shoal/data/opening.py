@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from shoal.data.source import Source
 
 MEMORY_MIB = 512
+FOLLOW_S = 60.0
 _NAMED = re.compile(r"(?P<name>[\w.-]+)(?::(?P<split>[^/].*))?")
 
 
-def open(  # noqa: A001 - shoal.data.open reads well
+def open(  # noqa: A001, PLR0913 - shoal.data.open reads well, and its words are optional
     what: object,
     split: str | None = None,
     *,
@@ -27,6 +28,8 @@ def open(  # noqa: A001 - shoal.data.open reads well
     format: str | None = None,  # noqa: A002 - the word for it
     options: Mapping[str, Any] | None = None,
     memory_mib: int = MEMORY_MIB,
+    follow: bool = False,
+    follow_s: float = FOLLOW_S,
 ) -> Source:
     """Return the source that `what` stands for; a Trainer takes it as `train` or `test`.
 
@@ -44,9 +47,17 @@ def open(  # noqa: A001 - shoal.data.open reads well
     their column. `format` names the format where
     endings do not; `options` are fsspec's, such as an endpoint. Raw files of up to `memory_mib` are read into memory.
 
+    `follow`: a folder that receives files while training goes on. Every file's samples are used once in the whole run,
+    an epoch being what has arrived since the last; it ends with a file ``_END``, or when none has come for `follow_s`
+    seconds.
+
     Raises a `UserError` that says what is missing, unknown, different, or may not be read: all that can be known
     before the first batch.
     """
+    if follow:
+        if not isinstance(what, str | os.PathLike | Place) or split is not None:
+            raise ConfigError("follow=True is for a folder or prefix that receives files, without a split")
+        return _followed(Place.of(what, options), columns, decode, format, memory_mib, follow_s)
     if isinstance(what, str | os.PathLike | Place):
         found = _named(what)
         if found is not None:
@@ -68,6 +79,22 @@ def open(  # noqa: A001 - shoal.data.open reads well
             raise ConfigError(f"{setting}= is for files; what was given is a {type(what).__name__}")
     source = open_source(what, "given")
     return _combined(lambda part: source, split, f"a {type(what).__name__}", has_names=False)
+
+
+def _followed(
+    place: Place,
+    columns: Sequence[str | Sequence[str]] | None,
+    decode: Mapping[str, Callable[[Any], Any]] | None,
+    format: str | None,  # noqa: A002
+    memory_mib: int,
+    follow_s: float,
+) -> Source:
+    from shoal.data.files.opening import open_listed
+    from shoal.data.following import FollowingSource
+
+    return FollowingSource(
+        place, lambda places: open_listed(places, columns, decode, format, memory_mib << 20), follow_s
+    )
 
 
 def _named(what: str | os.PathLike[str] | Place) -> tuple[str, str | None] | None:

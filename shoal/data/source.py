@@ -100,7 +100,7 @@ def open_source(data: object, name: str) -> Source:
 
     Raises `ConfigError` that says what is accepted.
     """
-    source = data if isinstance(data, Source) else _make_source(data, name)
+    source = as_source(data, name)
     from shoal.data.following import FollowingSource
 
     if isinstance(source, FollowingSource):
@@ -108,6 +108,11 @@ def open_source(data: object, name: str) -> Source:
     if len(source) == 0:
         raise ConfigError(f"the {name} data is empty: give at least one sample")
     return source
+
+
+def as_source(data: object, name: str) -> Source:
+    """As `open_source`, but there may be no samples."""
+    return data if isinstance(data, Source) else _make_source(data, name)
 
 
 def _make_source(data: object, name: str) -> Source:

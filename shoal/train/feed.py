@@ -26,7 +26,9 @@ class Feed:
         self._strategy, self._opened, self._batches = spec.strategy, opened, batches
         self._world, self._weights = place.world, weights
         self._total_steps = total_steps
-        self._epochs = -(-total_steps // batches.per_epoch) if total_steps is not None else None
+        self._epochs = -(-total_steps // batches.per_epoch) if total_steps is not None and batches.samples else None
+        if spec.growing is not None:  # of the next epoch nothing is known
+            self._epochs = cursor.epoch + 1
         config, loading = opened.config, opened.config.loader
         self._loader = Loader(
             spec.train, config.seed, loading.shuffle, loading.processes, batches=batches,

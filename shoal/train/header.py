@@ -22,6 +22,8 @@ def trainable(model: nn.Module) -> tuple[int, int]:
 
 def mixing_of(spec: RunSpec, config: Config, batches: Batches) -> Mixing | None:
     """How well the order of samples mixes, where there is anything to say about it."""
+    if spec.growing is not None:  # nothing is there yet
+        return None
     return spec.train.order(config.seed, config.loader.shuffle, batches).mixing
 
 

@@ -727,8 +727,8 @@ class Run:
     def _follow_mirror(self, deadline_s: float) -> None:
         """The last checkpoint is on disk: see it into the mirror."""
         self._enter("save")
-        for event in self._saver.follow_mirror(deadline_s):
-            self._session.control.tick(self._place.me.seat)
+        tick = functools.partial(self._session.control.tick, self._place.me.seat)
+        for event in self._saver.follow_mirror(deadline_s, tick):
             self._scribe(event)
 
     def _finish(self) -> dict[str, Any] | None:

@@ -226,22 +226,26 @@ class Saver:
                 raise disk_error(self._directory, error) from error
         return self.poll()
 
-    def follow_mirror(self, deadline_s: float) -> Iterator[Event]:
-        """Wait until the last checkpoint is in the mirror; yields how far that is, now and then."""
+    def follow_mirror(self, deadline_s: float, tick: Callable[[], None]) -> Iterator[Event]:
+        """Wait until the last checkpoint is in the mirror; yields how far that is, whenever it has got on. `tick` is
+        called at least once a second."""
         mirroring = self._mirroring
         if mirroring is None:
             return
-        until_s = time.monotonic() + deadline_s
+        until_s, told = time.monotonic() + deadline_s, -1.0
         while not mirroring.wait(max(0.0, min(_SHOW_S, until_s - time.monotonic()))):
+            tick()
             yield from mirroring.poll()
-            under, where = mirroring.under, self._config.checkpoint.mirror or ""
+            under = mirroring.under
             if under is None:
                 continue
             if time.monotonic() >= until_s:
-                yield Mirrored(under.name, where, "left", reason=f"waited {deadline_s:.0f} s for it")
+                yield Mirrored(under.name, mirroring.place, "left", reason=f"waited {deadline_s:.0f} s for it")
                 return
             part = under.moved_bytes / under.total_bytes if under.total_bytes else 0.0
-            yield Mirrored(under.name, where, "copying", part=round(part, 3))
+            if part != told:
+                told = part
+                yield Mirrored(under.name, mirroring.place, "copying", part=round(part, 3))
         yield from mirroring.poll()
 
     def newest_anywhere(self, tell: Callable[[Event], None]) -> Resumed | None:

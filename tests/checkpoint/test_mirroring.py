@@ -179,17 +179,17 @@ def test_wrong_bits_and_refusals_are_mended_by_trying_again(tmp_path: Path) -> N
     mirror = Mirror(Place.of(f"unreliable://{tmp_path}/mirror"))
     running = Mirroring(mirror, MINE, lambda records: [])
     try:
-        for step in range(1, 4):
+        for step in range(1, 3):
             running.offer(save(tmp_path / "here", step))
             assert running.wait(PATIENCE_S)
-        assert next(Unreliable.written) > 3 * 2 + 1 + 2, "some were refused or wrong"
+        assert next(Unreliable.written) > 1 + 2 * 2 + 1, "some were refused or wrong"
     finally:
         running.close()
     plain = Mirror(Place.of(tmp_path / "mirror"))
-    assert names(plain) == [name_of(step) for step in range(1, 4)]
-    for step in range(1, 4):
+    assert names(plain) == [name_of(step) for step in range(1, 3)]
+    for step in range(1, 3):
         plain.fetch(name_of(step), tmp_path / "there")
-    assert len(names_in(tmp_path / "there")) == 3
+    assert len(names_in(tmp_path / "there")) == 2
     newest = Catalog(tmp_path / "there").newest_valid(pytest.fail)
     assert newest is not None
     assert_belongs_together(newest)

@@ -135,6 +135,32 @@ def test_it_ends_when_nothing_has_come_for_long_enough(tmp_path: Path) -> None:
     assert end.over
 
 
+@pytest.mark.parametrize("kind", ["s3", "hdfs"])
+def test_files_come_to_a_prefix_on_a_real_service(request: pytest.FixtureRequest, kind: str) -> None:
+    where = Place.of(f"{request.getfixturevalue(kind)}/inbox")
+    source = FollowingSource(where, lambda places: TensorSource(np.zeros((len(places), 2)), "train"))
+    watch = Watch(source)
+    assert watch.look(NOTHING, 0) is None, "whoever writes there has not begun"
+    (where / "a.npy").write(b"one")
+    (where / ".b.npy").write(b"two")
+    found = watch.look(NOTHING, 0)
+    if kind == "hdfs":
+        assert found is None, "it may be being written"
+        found = watch.look(NOTHING, 0)
+    assert found is not None
+    assert names(found) == ["a.npy"]
+    source.take(found)
+    assert len(source) == 1
+    (where / "deep/c.npy").write(b"three")
+    (where / "_END").write(b"")
+    last = watch.look(found, 1)
+    assert names(last) == ["deep/c.npy"]
+    assert last is not None
+    end = watch.look(last, 2)
+    assert end is not None
+    assert end.over
+
+
 def test_its_samples_are_those_of_the_instalment(tmp_path: Path) -> None:
     source = following(tmp_path)
     assert len(source) == 0
@@ -168,6 +194,38 @@ def test_a_folder_to_which_nothing_comes_is_told(tmp_path: Path) -> None:
         following(tmp_path / "wrong", follow_s=0.01).sampled()
 
 
+def test_a_file_without_samples_is_no_error(tmp_path: Path) -> None:
+    source = shoal.data.follow(tmp_path, lambda paths: np.concatenate([np.load(path) for path in paths]))
+    put(tmp_path / "a.npy", 0)
+    size = (tmp_path / "a.npy").stat().st_size
+    assert source.count(Instalment(0, (Arrived("a.npy", size),))) == 0
+
+
 def test_no_patience_at_all_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="follow_s=0"):
         shoal.data.follow(tmp_path, lambda paths: np.zeros(1), follow_s=0)
+
+
+def test_the_one_door_to_data_follows_too(tmp_path: Path) -> None:
+    source = shoal.data.open(tmp_path, follow=True, columns=["x", "y"], follow_s=5)
+    assert isinstance(source, FollowingSource)
+    for name, first in (("a.csv", 1), ("b.csv", 7)):
+        (tmp_path / name).write_text(f"x,y\n{first},0.5\n{first + 1},1.5\n")
+    watch = Watch(source)
+    watch.look(NOTHING, 0)
+    found = watch.look(NOTHING, 0)
+    assert found is not None
+    source.take(found)
+    numbers, fractions = source.fetch(np.arange(4), 0, 0)
+    assert numbers.tolist() == [1, 2, 7, 8]
+    assert fractions.tolist() == [0.5, 1.5, 0.5, 1.5]
+    with pytest.raises(ConfigError, match="follow=True is for a folder or prefix that receives files"):
+        shoal.data.open(np.zeros(3), follow=True)
+    (tmp_path / "empty.csv").touch()
+    assert source.count(Instalment(1, (Arrived("empty.csv", 0),))) == 0
+    (tmp_path / "c.png").write_bytes(b"x")
+    watch.look(found, 1)
+    image = watch.look(found, 1)
+    assert image is not None
+    with pytest.raises(ConfigError, match=r"c.png is an image: the class of an image that arrives alone is not known"):
+        source.take(image)

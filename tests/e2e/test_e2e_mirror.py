@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -163,13 +164,14 @@ def test_a_full_mirror_is_told_once_and_does_not_stop_training(
     if shutil.which("mount") is None or subprocess.run(command, check=False, capture_output=True).returncode != 0:
         pytest.skip("a file system cannot be mounted here")
     try:
-        more = ("--set", "checkpoint.mirror_wait_s=0.5", "--set", "checkpoint.keep_best=0")
+        more = ("--set", "checkpoint.mirror_wait_s=1.5", "--set", "checkpoint.keep_best=0")
         done = shoal_here.train(*WORDS, "--run-dir", "run", "--mirror", "disk/mirror", *more)
     finally:
         subprocess.run(["umount", str(disk)], timeout=30, check=True)
     assert done.status == 0, done
     assert done.out.count("no space left there: free some. It is tried again; training goes on") == 1
     assert done.out.count("Run the same command again to copy it") == 1
+    assert re.search(r"copying step-00000036 to \S*/disk/mirror: \d+%", done.out)
     assert shoal_here.run.outcome() == whole
 
 

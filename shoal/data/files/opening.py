@@ -47,6 +47,25 @@ def open_place(
     return open_files(found, Wanted.of(schema, columns, decode, str(place)), memory_bytes)
 
 
+def open_listed(
+    places: Sequence[Place],
+    columns: Sequence[str | Sequence[str]] | None,
+    decode: Mapping[str, Callable[[Any], Any]] | None,
+    format: str | None,  # noqa: A002
+    memory_bytes: int,
+) -> Source:
+    """The samples of these files, one after the other; they must have the same columns."""
+    found = [one for place in places for one in find(place, format)]
+    chosen = found[0][1]
+    if isinstance(chosen, Images):
+        raise ConfigError(
+            f"{places[0]} is an image: the class of an image that arrives alone is not known. Put several with their "
+            "classes into a Parquet or WebDataset file"
+        )
+    schema = chosen.common_schema([entry for entry, _ in found])
+    return open_files(found, Wanted.of(schema, columns, decode, str(places[0])), memory_bytes)
+
+
 def _prepared(place: Place, split: str) -> Place | None:
     """The folder of the prepared data set that is meant, if it is one."""
     if is_pattern(place.url) or (not split and "." in place.name and place.protocol in ("http", "https")):
