@@ -33,6 +33,7 @@ class Running:
     """What is noted of it. `processes`: by their ids, when they began, for ids are used again."""
 
     name: str
+    folder: str
     url: str
     environment: dict[str, str]
     ports: dict[str, int]
