@@ -41,7 +41,7 @@ class Elsewhere(Engine):
         ("ray", {"master": "x"}, "--engine-option master=x: the engine ray has the options address, paths"),
         ("spark", {"address": "x"}, "--engine-option address=x: the engine spark has the options master, paths, spark"),
         ("ray", {"paths": "all"}, "--engine-option paths=all: give own or shared"),
-        ("sparc", {}, "unknown engine 'sparc': did you mean spark"),
+        ("sparc", {}, "unknown engine 'sparc': did you mean 'spark'"),
     ],
 )
 def test_an_option_that_an_engine_has_not_is_told(engine: str, options: dict[str, str], words: str) -> None:
