@@ -108,6 +108,14 @@ def test_a_column_of_numbers_stays_one_though_some_value_is_none(tmp_path: Path)
     assert "'oops'" in bad.reason
 
 
+def test_a_column_of_text_stays_one_though_some_value_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_bytes(b"name,n\n" + b"plain,1\n" * 99 + b"\xff\xfe,2\n")
+    rows, (bad,) = read(path)
+    assert len(rows) == 99
+    assert bad.reason == "column 'name' should be string: invalid UTF8 data"
+
+
 def test_a_line_of_another_shape_does_not_spoil_the_guess(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text('{"a": 1}\n{"a": "text"}\n{"a": 2}\n')
