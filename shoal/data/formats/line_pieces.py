@@ -73,8 +73,8 @@ def pieces(split: Split, body: int, last_end: Callable[[bytes], int]) -> Iterato
             offset, rest = offset + end, rest[end:]
         elif len(rest) > _RECORD_BYTES:
             raise FormatError(
-                f"{split.place} has a record of more than {_RECORD_BYTES >> 20} MiB, at byte {offset}: a line that does "
-                "not end, or a quote that is not closed"
+                f"{split.place} has a record of more than {_RECORD_BYTES >> 20} MiB, at byte {offset}: a line that "
+                "does not end, or a quote that is not closed"
             )
     if rest:
         yield offset, rest
@@ -109,6 +109,8 @@ class _decompressed:  # noqa: N801 - used as a function
             while len(got) < nbytes and (part := self._stream.read(nbytes - len(got))):
                 got += part
         except OSError as error:
+            if error.errno is not None:
+                raise  # the file system's, not the file's
             raise FormatError(f"{self._place} cannot be decompressed, it is damaged or cut off: {error}") from None
         return bytes(got)
 

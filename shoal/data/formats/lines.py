@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shoal.data.formats.base import BadRecord, Format, OnBad, Split
@@ -13,19 +12,19 @@ from shoal.data.formats.batches import as_batches
 from shoal.data.formats.line_pieces import Record, compression, last_line_end, pieces
 from shoal.data.places import Entry, Place
 
+__all__ = ["LineFormat", "Parse", "Refused", "count_lines", "pieces"]
+
 _SEARCHED = 512  # records among which bad ones are searched for at a time
 _TEXT_CHARS = 200  # of a bad record
 
 
-@dataclass(frozen=True)
 class Refused(Exception):  # noqa: N818 - what was refused is a piece, the error is for on_bad
     """Lines cannot be read together. The reason is of use where it is one line; `row` is the one to blame, if known."""
 
-    reason: str
-    row: int | None = None
+    def __init__(self, reason: str, row: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.row = reason, row
 
-
-__all__ = ["LineFormat", "Parse", "Refused", "count_lines", "pieces"]
 
 Parse = Callable[[bytes], Any]  # a table of as many rows as there are records, or raises Refused
 
