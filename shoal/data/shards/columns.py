@@ -148,7 +148,7 @@ def _packed(array: Any) -> Packed:
         raw = np.frombuffer(array.buffers()[1], np.int64 if wide else np.int32)
         borders = raw[array.offset : array.offset + len(array) + 1].astype(np.int64)
     data = array.buffers()[-1] if array.buffers()[-1] is not None else b""
-    return Packed(memoryview(data), borders[:-1], borders[1:])
+    return Packed(memoryview(data).cast("B"), borders[:-1], borders[1:])
 
 
 def joined(parts: Sequence[Values], order: Indices | None) -> Values:
