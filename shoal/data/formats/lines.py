@@ -12,7 +12,7 @@ from shoal.data.formats.batches import as_batches
 from shoal.data.formats.line_pieces import Record, compression, last_line_end, pieces
 from shoal.data.places import Entry, Place
 
-__all__ = ["LineFormat", "Parse", "Refused", "count_lines", "pieces"]
+__all__ = ["LineFormat", "Parse", "Refused", "compression", "count_lines", "pieces"]
 
 _SEARCHED = 512  # records among which bad ones are searched for at a time
 _TEXT_CHARS = 200  # of a bad record
