@@ -72,7 +72,8 @@ class LineFormat(Format):
         return found
 
     def _salvaged(self, offset: int, piece: bytes, parse: Parse, place: Place, on_bad: OnBad) -> Iterator[Any]:
-        """The good records of `piece`, in order, as a table; the bad ones are searched for only where there are any."""
+        """Tables of the good records of `piece`; the bad ones are searched for only where there are any, and told after
+        the good ones before them are given."""
         import pyarrow as pa
 
         try:
@@ -81,6 +82,19 @@ class LineFormat(Format):
         except Refused:
             pass
         tables: list[Any] = []
+        for found in self._sorted_out(offset, piece, parse, place):
+            if not isinstance(found, BadRecord):
+                tables.append(found)
+                continue
+            if tables:
+                yield pa.concat_tables(tables).combine_chunks()
+                tables = []
+            on_bad(found)
+        if tables:
+            yield pa.concat_tables(tables).combine_chunks()
+
+    def _sorted_out(self, offset: int, piece: bytes, parse: Parse, place: Place) -> Iterator[Any]:
+        """Tables and bad records, in order."""
         run: list[Record] = []
         for start, record in self.records(offset, piece):
             reason = self.suspect(record, start, place)
@@ -88,18 +102,16 @@ class LineFormat(Format):
                 run.append((start, record))
                 if len(run) < _SEARCHED:
                     continue
-            tables += _search(run, parse, place, on_bad)
+            yield from _search(run, parse, place)
             run = []
             if reason is not None:
-                on_bad(_bad(place, start, record, reason))
-        tables += _search(run, parse, place, on_bad)
-        if tables:
-            yield pa.concat_tables(tables).combine_chunks()
+                yield _bad(place, start, record, reason)
+        yield from _search(run, parse, place)
 
 
-def _search(records: list[Record], parse: Parse, place: Place, on_bad: OnBad) -> Iterator[Any]:
-    """Tables of the good ones. Where records cannot be parsed together, they are parted at the one that the parser
-    blames, or else in the middle. What it refuses alone is bad."""
+def _search(records: list[Record], parse: Parse, place: Place) -> Iterator[Any]:
+    """Tables of the good ones, and the bad. Where records cannot be parsed together, they are parted at the one that
+    the parser blames, or else in the middle. What it refuses alone is bad."""
     parts = [records]
     while parts:
         part = parts.pop()
@@ -109,7 +121,7 @@ def _search(records: list[Record], parse: Parse, place: Place, on_bad: OnBad) ->
             yield parse(b"".join(record for _, record in part))
         except Refused as refused:
             if len(part) == 1:
-                on_bad(_bad(place, *part[0], refused.reason))
+                yield _bad(place, *part[0], refused.reason)
             elif refused.row is not None and 0 <= refused.row < len(part):
                 parts += [part[refused.row + 1 :], [part[refused.row]], part[: refused.row]]
             else:
