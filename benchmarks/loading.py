@@ -75,9 +75,12 @@ def write_images(folder: Path, cifar10: Path | None, count: int) -> None:
 
 def write_mosaic(folder: Path, images: Sequence[bytes], labels: Sequence[int]) -> None:
     from PIL import Image
-    from streaming import MDSWriter
 
-    with MDSWriter(out=str(folder), columns={"image": "jpeg", "label": "int"}, size_limit=1 << 22) as writer:
+    from benchmarks.runners.loading import import_streaming
+
+    with import_streaming().MDSWriter(
+        out=str(folder), columns={"image": "jpeg", "label": "int"}, size_limit=1 << 22
+    ) as writer:
         for image, label in zip(images, labels, strict=True):
             writer.write({"image": Image.open(io.BytesIO(image)), "label": label})
 

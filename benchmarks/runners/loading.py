@@ -6,6 +6,7 @@ Called by benchmarks/loading.py with a folder that it has filled: `shards` (Parq
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import sys
@@ -19,6 +20,7 @@ import psutil
 import torch
 
 WORKERS = 2
+_KEPT: list[Any] = []  # what is defined goes with the library
 
 
 def shoal_loader(folder: Path, batch: int, memory_mib: float) -> Callable[[int], Iterator[int]]:
@@ -99,10 +101,21 @@ def data_loader(data: Any, batch: int, workers: int, **more: Any) -> Callable[[i
     return epoch
 
 
-def mosaic(folder: Path, batch: int) -> Callable[[int], Iterator[int]]:
-    from streaming import StreamingDataset
+def import_streaming() -> Any:
+    """MosaicML Streaming. It imports torchvision, whose compiled operators may be of another build of torch than the
+    one that is here: none of them is used, but two must be known by name."""
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for name in ("nms", "qnms"):
+        with contextlib.suppress(RuntimeError):  # they fit
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _KEPT.append(library)
+    import streaming
 
-    data = StreamingDataset(local=str(folder / "mds"), shuffle=True, batch_size=batch)
+    return streaming
+
+
+def mosaic(folder: Path, batch: int) -> Callable[[int], Iterator[int]]:
+    data = import_streaming().StreamingDataset(local=str(folder / "mds"), shuffle=True, batch_size=batch)
     keep = {"collate_fn": lambda rows: (torch.stack([to_tensor(row["image"]) for row in rows]), None)}
     loader = torch.utils.data.DataLoader(data, batch, num_workers=WORKERS, persistent_workers=True, **keep)
 

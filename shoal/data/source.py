@@ -63,6 +63,11 @@ class Source(ABC):
         return indices
 
     @property
+    def mark(self) -> str:
+        """Differs where the samples do, as far as a source can say that without reading them."""
+        return ""
+
+    @property
     def bytes_read(self) -> int:
         """What was fetched by this process from where the data lies, as far as a source counts it."""
         return self._read_elsewhere
