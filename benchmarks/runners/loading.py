@@ -23,13 +23,13 @@ WORKERS = 2
 _KEPT: list[Any] = []  # what is defined goes with the library
 
 
-def shoal_loader(folder: Path, batch: int, memory_mib: float) -> Callable[[int], Iterator[int]]:
+def shoal_loader(place: Path | str, batch: int, memory_mib: float) -> Callable[[int], Iterator[int]]:
     from shoal.core.config import LoaderSettings
     from shoal.core.cursor import Batches
     from shoal.data.loader import Loader, Request
     from shoal.data.shards import ShardSource
 
-    source = ShardSource(folder / "shards", settings=LoaderSettings(memory_mib=memory_mib))
+    source = ShardSource(place, settings=LoaderSettings(memory_mib=memory_mib, cache_mib=0))
     samples = len(source)
     loader = Loader(source, 1, batches=Batches(samples, batch, max(1, batch // 64)))
 
@@ -151,9 +151,15 @@ def web_dataset(folder: Path, batch: int) -> Callable[[int], Iterator[int]]:
     return epoch
 
 
+def elsewhere(folder: Path) -> str:
+    """Where the same shards lie, in a place that is not this machine's disk."""
+    return (folder / "remote").read_text()
+
+
 LOADERS: dict[str, Callable[[Path, int], Callable[[int], Iterator[int]]]] = {
-    "shoal": lambda folder, batch: shoal_loader(folder, batch, 256.0),
-    "shoal-streaming": lambda folder, batch: shoal_loader(folder, batch, 16.0),
+    "shoal": lambda folder, batch: shoal_loader(folder / "shards", batch, 256.0),
+    "shoal-streaming": lambda folder, batch: shoal_loader(folder / "shards", batch, 16.0),
+    "shoal-remote": lambda folder, batch: shoal_loader(elsewhere(folder), batch, 16.0),
     "dataloader": lambda folder, batch: data_loader(Pictures(folder, "pillow"), batch, WORKERS),
     "dataloader-simplejpeg": lambda folder, batch: data_loader(Pictures(folder, "simplejpeg"), batch, WORKERS),
     "mosaic": mosaic,
