@@ -65,7 +65,7 @@ class ShardSource(Source):
     def _set_up(self, data: DataSet) -> None:
         place, _, columns, decode = self._made_of
         settings = self._settings
-        self.data = data
+        self.data, self._pid = data, os.getpid()
         self._columns = choose_columns(
             data.manifest.schema, columns, {IMAGE: decode_image, **(decode or {})}, f"the data set {place}"
         )
@@ -141,6 +141,9 @@ class ShardSource(Source):
         self, order: Order, seed: int, requests: Iterable[Request], *, epochs: int | None = None, ahead: bool = True
     ) -> Generator[Loaded, None, None]:
         assert isinstance(order, LaneOrder)
+        if os.getpid() != self._pid:  # threads that were not forked may have held what they share
+            self._read_elsewhere = 0
+            self._set_up(self.data)
         windows, threads = self._windows_of(order), os.cpu_count() or 1
         self._probed = {}
         if not ahead:
