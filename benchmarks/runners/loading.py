@@ -1,4 +1,4 @@
-"""One loader reads one data set for a few epochs, in a process of its own; prints the samples per second of each.
+"""One loader reads one data set for a few epochs, in a process of its own; writes what each took as JSON.
 
 Called by benchmarks/loading.py with a folder that it has filled: `shards` (Parquet and a manifest), and for images
 `mds` and `tar` beside it, each in the peer's own format; tabular data also as `x.npy` and `y.npy`.
@@ -6,6 +6,7 @@ Called by benchmarks/loading.py with a folder that it has filled: `shards` (Parq
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import sys
@@ -15,18 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 
 WORKERS = 2
+_KEPT: list[Any] = []  # what is defined goes with the library
 
 
-def shoal_loader(folder: Path, batch: int, memory_mib: float) -> Callable[[int], Iterator[int]]:
+def shoal_loader(place: Path | str, batch: int, memory_mib: float) -> Callable[[int], Iterator[int]]:
     from shoal.core.config import LoaderSettings
     from shoal.core.cursor import Batches
     from shoal.data.loader import Loader, Request
     from shoal.data.shards import ShardSource
 
-    source = ShardSource(folder / "shards", settings=LoaderSettings(memory_mib=memory_mib))
+    source = ShardSource(place, settings=LoaderSettings(memory_mib=memory_mib, cache_mib=0))
     samples = len(source)
     loader = Loader(source, 1, batches=Batches(samples, batch, max(1, batch // 64)))
 
@@ -98,10 +101,21 @@ def data_loader(data: Any, batch: int, workers: int, **more: Any) -> Callable[[i
     return epoch
 
 
-def mosaic(folder: Path, batch: int) -> Callable[[int], Iterator[int]]:
-    from streaming import StreamingDataset
+def import_streaming() -> Any:
+    """MosaicML Streaming. It imports torchvision, whose compiled operators may be of another build of torch than the
+    one that is here: none of them is used, but two must be known by name."""
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for name in ("nms", "qnms"):
+        with contextlib.suppress(RuntimeError):  # they fit
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _KEPT.append(library)
+    import streaming
 
-    data = StreamingDataset(local=str(folder / "mds"), shuffle=True, batch_size=batch)
+    return streaming
+
+
+def mosaic(folder: Path, batch: int) -> Callable[[int], Iterator[int]]:
+    data = import_streaming().StreamingDataset(local=str(folder / "mds"), shuffle=True, batch_size=batch)
     keep = {"collate_fn": lambda rows: (torch.stack([to_tensor(row["image"]) for row in rows]), None)}
     loader = torch.utils.data.DataLoader(data, batch, num_workers=WORKERS, persistent_workers=True, **keep)
 
@@ -137,9 +151,15 @@ def web_dataset(folder: Path, batch: int) -> Callable[[int], Iterator[int]]:
     return epoch
 
 
+def elsewhere(folder: Path) -> str:
+    """Where the same shards lie, in a place that is not this machine's disk."""
+    return (folder / "remote").read_text()
+
+
 LOADERS: dict[str, Callable[[Path, int], Callable[[int], Iterator[int]]]] = {
-    "shoal": lambda folder, batch: shoal_loader(folder, batch, 256.0),
-    "shoal-streaming": lambda folder, batch: shoal_loader(folder, batch, 16.0),
+    "shoal": lambda folder, batch: shoal_loader(folder / "shards", batch, 256.0),
+    "shoal-streaming": lambda folder, batch: shoal_loader(folder / "shards", batch, 16.0),
+    "shoal-remote": lambda folder, batch: shoal_loader(elsewhere(folder), batch, 16.0),
     "dataloader": lambda folder, batch: data_loader(Pictures(folder, "pillow"), batch, WORKERS),
     "dataloader-simplejpeg": lambda folder, batch: data_loader(Pictures(folder, "simplejpeg"), batch, WORKERS),
     "mosaic": mosaic,
@@ -149,17 +169,50 @@ LOADERS: dict[str, Callable[[Path, int], Callable[[int], Iterator[int]]]] = {
 }
 
 
+def cpu_seconds() -> float:
+    """Of this process and of those that it has started and that still run."""
+    me = psutil.Process()
+    times = [one.cpu_times() for one in (me, *me.children(recursive=True))]
+    return float(sum(one.user + one.system for one in times))
+
+
+def resume(folder: Path, batch: int) -> dict[str, float]:
+    """Seconds from opening the data set to the first batch in the middle of an epoch, and the part of it that was
+    read for that."""
+    import shoal.data.shards.source  # imports are not what is measured
+
+    begun = time.perf_counter()
+    source = shoal.data.shards.source.ShardSource(folder / "shards")
+    from shoal.core.cursor import Batches
+    from shoal.data.loader import Loader, Request
+
+    samples = len(source)
+    opened = time.perf_counter() - begun
+    loader = Loader(source, 1, batches=Batches(samples, batch, max(1, batch // 64)))
+    middle = samples // batch // 2 * batch
+    stream = loader.stream(Request(0, at, at + batch) for at in range(middle, samples - batch, batch))
+    assert len(next(stream).indices) == batch
+    taken = time.perf_counter() - begun
+    read = source.bytes_read / source.data.manifest.bytes
+    loader.close()
+    return {"samples": samples, "open_s": opened, "first_batch_s": taken, "part_read": read}
+
+
 def main() -> None:
     torch.set_num_threads(1)
     name, folder, batch, epochs = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    if name == "resume":
+        Path(sys.argv[5]).write_text(json.dumps([resume(folder, batch) for _ in range(epochs)]))
+        return
     epoch = LOADERS[name](folder, batch)
     rates = []
     for number in range(epochs):
-        begun, samples = time.perf_counter(), 0
+        begun, cpu_s, samples = time.perf_counter(), cpu_seconds(), 0
         for count in epoch(number):
             samples += count
-        rates.append({"samples": samples, "seconds": time.perf_counter() - begun})
-    print(json.dumps(rates))
+        taken = {"seconds": time.perf_counter() - begun, "cpu_seconds": cpu_seconds() - cpu_s}
+        rates.append({"samples": samples, **taken})
+    Path(sys.argv[5]).write_text(json.dumps(rates))
 
 
 if __name__ == "__main__":

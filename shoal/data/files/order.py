@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 
@@ -18,11 +17,12 @@ class PieceOrder(Order):
     def __init__(self, seed: int, rows: Sequence[int], window_rows: int, shuffle: bool = True) -> None:
         self._seed, self._rows, self._window_rows, self._shuffle = seed, tuple(rows), window_rows, shuffle
         self._starts = np.cumsum([0, *rows])[:-1]
+        self._made: tuple[int, list[tuple[int, ...]], Indices] | None = None  # of the last epoch that was asked for
 
     def at(self, epoch: int, start: int, stop: int) -> Indices:
         if not self._shuffle:
             return np.arange(start, stop, dtype=np.int64)
-        windows, begins = _windows(self._seed, epoch, self._rows, self._window_rows)
+        windows, begins = self._windows(epoch)
         first = int(np.searchsorted(begins, start, side="right")) - 1
         parts = []
         for number in range(first, len(windows)):
@@ -40,22 +40,25 @@ class PieceOrder(Order):
         mixed: Indices = samples[np.argsort(words.random_raw(len(samples)), kind="stable")].astype(np.int64)
         return mixed
 
+    def _windows(self, epoch: int) -> tuple[list[tuple[int, ...]], Indices]:
+        """The pieces of each window, and at which position it begins (one more than there are windows)."""
+        if self._made is None or self._made[0] != epoch:
+            self._made = epoch, *self._cut(epoch)
+        return self._made[1:]
 
-@lru_cache(maxsize=4)
-def _windows(seed: int, epoch: int, rows: tuple[int, ...], window_rows: int) -> tuple[list[tuple[int, ...]], Indices]:
-    """The pieces of each window, and at which position it begins (one more than there are windows)."""
-    found: list[tuple[int, ...]] = []
-    begins = [0]
-    pieces: list[int] = []
-    count = 0
-    for piece in epoch_order(seed, epoch, len(rows)).tolist():
-        pieces.append(piece)
-        count += rows[piece]
-        if count >= window_rows:
+    def _cut(self, epoch: int) -> tuple[list[tuple[int, ...]], Indices]:
+        found: list[tuple[int, ...]] = []
+        begins = [0]
+        pieces: list[int] = []
+        count = 0
+        for piece in epoch_order(self._seed, epoch, len(self._rows)).tolist():
+            pieces.append(piece)
+            count += self._rows[piece]
+            if count >= self._window_rows:
+                found.append(tuple(pieces))
+                begins.append(begins[-1] + count)
+                pieces, count = [], 0
+        if pieces:
             found.append(tuple(pieces))
             begins.append(begins[-1] + count)
-            pieces, count = [], 0
-    if pieces:
-        found.append(tuple(pieces))
-        begins.append(begins[-1] + count)
-    return found, np.array(begins, np.int64)
+        return found, np.array(begins, np.int64)

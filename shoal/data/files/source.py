@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +21,9 @@ from shoal.data.shards.collating import Collator, Part
 from shoal.data.shards.columns import Values
 from shoal.data.source import Batch, Source
 
-_BLOCK_BYTES = 8 << 20  # of a piece, where the format leaves the choice
+_LOG = logging.getLogger(__name__)
+_BLOCK_BYTES = 8 << 20  # of a piece, if that is a small part of the memory
+_LOOKERS = 16  # files looked at together: for remote ones it is the waiting that takes the time
 
 
 class TableSource(Source):
@@ -65,6 +69,7 @@ class PieceSource(Source):
         self._pieces, self._wanted, self._memory_bytes = tuple(pieces), wanted, memory_bytes
         self._starts = np.cumsum([0, *(piece.rows for piece in pieces)])
         self._kept: OrderedDict[Split, list[Values]] = OrderedDict()
+        self._kept_bytes = 0
         self._collate = Collator(wanted.columns, self._where)
 
     def __len__(self) -> int:
@@ -116,8 +121,9 @@ class PieceSource(Source):
                 f"{piece.split.place} has changed since it was opened: it has fewer records. Start the run again"
             )
         self._kept[piece.split] = values
-        while len(self._kept) > 2 and sum(map(nbytes_of, self._kept.values())) > self._memory_bytes:
-            self._kept.popitem(last=False)
+        self._kept_bytes += nbytes_of(values)
+        while len(self._kept) > 2 and self._kept_bytes > self._memory_bytes:
+            self._kept_bytes -= nbytes_of(self._kept.popitem(last=False)[1])
         return values
 
     def _where(self, sample: int) -> str:
@@ -131,18 +137,23 @@ def open_files(found: Sequence[Found], wanted: Wanted, memory_bytes: int) -> Sou
     no record can be found without reading all."""
     nbytes = sum(entry.nbytes for entry, _ in found)
     if nbytes <= memory_bytes:
+        _LOG.info(
+            "%s and %d more files, %.1f MB, are read into memory", found[0][0].place, len(found) - 1, nbytes / 1e6
+        )
         return TableSource(found, wanted)
+    with ThreadPoolExecutor(min(_LOOKERS, len(found)), thread_name_prefix="shoal-pieces") as pool:
+        block_bytes = max(1, min(_BLOCK_BYTES, memory_bytes // 8))
+        counted = list(pool.map(lambda one: one[1].counted(one[0], block_bytes), found))
     pieces: list[Piece] = []
-    for entry, format_ in found:
-        counted = format_.counted(entry, _BLOCK_BYTES if format_.name != "parquet" else 1)
-        if counted is None:
+    for (entry, format_), parts in zip(found, counted, strict=True):
+        if parts is None:
             have = "and others have" if len(found) > 1 else "has"
             raise ConfigError(
                 f"{entry.place} {have} {nbytes / 1e6:,.0f} MB, and {format_.name} files are read "
                 f"into memory whole, up to {memory_bytes / 1e6:,.0f} MB. Make a data set of it with `shoal prepare`, "
                 f"which is read piece by piece, or allow more with memory_mib={_mib(nbytes)}"
             )
-        pieces += [Piece(split, 0, rows) for split, rows in counted if rows]
+        pieces += [Piece(split, 0, rows) for split, rows in parts if rows]
     return PieceSource(pieces, wanted, memory_bytes)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from shoal.data.formats.base import Format, FormatError, OnBad, Split, formats
 from shoal.data.formats.batches import ROWS
+from shoal.data.formats.seeking import open_to_seek
 from shoal.data.places import Entry, Place
 
 _HEADER_BYTES = 4096
@@ -106,7 +107,7 @@ class Npz(_Arrays):
     endings = (".npz",)
 
     def _index(self, place: Place) -> list[_Array]:
-        with place.open() as file:
+        with open_to_seek(place) as file:
             try:
                 arrays = [_member(file, member, place) for member in zipfile.ZipFile(file).infolist()]
             except zipfile.BadZipFile:

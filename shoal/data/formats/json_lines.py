@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
 from shoal.data.formats.base import FormatError, formats
-from shoal.data.formats.lines import LineFormat, Parse, Record, Refused, count_lines, sample_lines
+from shoal.data.formats.line_pieces import Record, sample_lines
+from shoal.data.formats.lines import LineFormat, Parse, Refused, count_lines
 from shoal.data.places import Entry, Place
 
+_ROW = re.compile(r" in row (\d+)$")
 _NAMES = (".jsonl", ".ndjson", ".json")
 
 
@@ -48,7 +51,8 @@ class JsonLines(LineFormat):
                 table = _parse(piece, schema)
                 table.validate(full=True)
             except pa.ArrowInvalid as error:
-                raise Refused(_words(str(error))) from None
+                row = _ROW.search(str(error))
+                raise Refused(_words(str(error)), int(row[1]) if row else None) from None
             if table.num_rows != lines:
                 raise Refused("more or less than one object in the line")
             return table
@@ -98,4 +102,4 @@ def _voted(records: list[bytes], place: Place) -> Any:
 
 
 def _words(error: str) -> str:
-    return error.removeprefix("JSON parse error: ").removesuffix(" in row 0").replace("Column(/", "column (")
+    return _ROW.sub("", error.removeprefix("JSON parse error: ")).replace("Column(/", "column (")

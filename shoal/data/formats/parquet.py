@@ -8,6 +8,7 @@ from typing import Any
 
 from shoal.data.formats.base import BadRecord, Format, FormatError, OnBad, Split, formats
 from shoal.data.formats.batches import ROWS, as_batches
+from shoal.data.formats.seeking import open_to_seek
 from shoal.data.places import Entry, Place
 
 
@@ -19,21 +20,22 @@ class Parquet(Format):
     endings = (".parquet", ".pq")
 
     def splits(self, entry: Entry, block_bytes: int) -> list[Split]:
-        with opened(entry.place) as file:
-            sizes = [group_bytes(file.metadata, group) for group in range(file.metadata.num_row_groups)]
-        found: list[Split] = []
-        start, nbytes = 0, 0
-        for group, size in enumerate(sizes):
-            nbytes += size
-            if nbytes >= block_bytes or group == len(sizes) - 1:
-                found.append(Split(entry.place, self.name, start, group + 1, nbytes))
-                start, nbytes = group + 1, 0
-        return found
+        return [split for split, _ in self.counted(entry, block_bytes)]
 
     def counted(self, entry: Entry, block_bytes: int) -> list[tuple[Split, int]]:
         with opened(entry.place) as file:
-            rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
-        return [(split, sum(rows[split.start : split.stop])) for split in self.splits(entry, block_bytes)]
+            groups = [
+                (group_bytes(file.metadata, group), file.metadata.row_group(group).num_rows)
+                for group in range(file.metadata.num_row_groups)
+            ]
+        found: list[tuple[Split, int]] = []
+        start, nbytes, rows = 0, 0, 0
+        for group, (size, count) in enumerate(groups):
+            nbytes, rows = nbytes + size, rows + count
+            if nbytes >= block_bytes or group == len(groups) - 1:
+                found.append((Split(entry.place, self.name, start, group + 1, nbytes), rows))
+                start, nbytes, rows = group + 1, 0, 0
+        return found
 
     def schema(self, entry: Entry) -> Any:
         with opened(entry.place) as file:
@@ -79,7 +81,7 @@ def opened(place: Place) -> Iterator[Any]:
     import pyarrow.parquet as pq
 
     with contextlib.ExitStack() as stack:
-        source = pa.OSFile(place.path) if place.is_local and place.exists() else place.open()
+        source = pa.OSFile(place.path) if place.is_local and place.exists() else open_to_seek(place)
         stack.enter_context(source)
         try:
             file = pq.ParquetFile(source, pre_buffer=not place.is_local, page_checksum_verification=True)

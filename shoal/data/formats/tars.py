@@ -15,6 +15,7 @@ from typing import Any
 
 from shoal.data.formats.base import BadRecord, Format, FormatError, OnBad, Split, formats
 from shoal.data.formats.batches import ROWS
+from shoal.data.formats.seeking import open_to_seek
 from shoal.data.places import Entry, Place
 
 KEY = "__key__"
@@ -170,7 +171,7 @@ def _opened(place: Place, split: Split | None = None) -> Iterator[Any]:
         if _is_compressed(place):
             source, mode = stack.enter_context(place.open()), "r|gz"
         elif split is None:
-            source, mode = stack.enter_context(place.open()), "r:"
+            source, mode = stack.enter_context(open_to_seek(place)), "r:"
         else:
             source, mode = io.BytesIO(place.read(split.start, split.stop)), "r:"
         try:

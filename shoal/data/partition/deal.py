@@ -18,8 +18,8 @@ def round_robin(first: int, rows: int, shards: int) -> Shards:
 
 
 def serpentine(first: int, rows: int, shards: int) -> Shards:
-    """As `round_robin`, but to and fro: of rows that are sorted by a score, every shard gets its part of the highest,
-    and the sums differ by little."""
+    """As `round_robin`, but back and forth: of rows that are sorted by a score, every shard gets its part of the
+    highest, and the sums differ by little."""
     place = (first + np.arange(rows, dtype=np.int64)) % (2 * shards)
     return np.where(place < shards, place, 2 * shards - 1 - place).astype(np.int32)
 

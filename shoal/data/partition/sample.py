@@ -19,6 +19,13 @@ Positions = npt.NDArray[np.int64]
 Values = npt.NDArray[Any]
 
 SAMPLES = 1024  # of a run: places in the line are known within rows / SAMPLES
+_FEWEST_SAMPLES = 64
+_ALL_SAMPLES = 1 << 21  # of all runs together: they are merged in one process
+
+
+def samples_for(runs: int, shards: int) -> int:
+    """How many values of each run are sampled: enough for so many shards, but not more than can be merged."""
+    return max(_FEWEST_SAMPLES, min(max(SAMPLES, 32 * shards), _ALL_SAMPLES // max(1, runs)))
 
 
 @dataclass(frozen=True)
@@ -85,13 +92,15 @@ class Sample:
     upper: Positions
 
     @classmethod
-    def of(cls, line: Line, samples: int = SAMPLES) -> Sample:
+    def of(cls, line: Line, samples: int = SAMPLES, seed: int = 0) -> Sample:
+        """Of every step of the line the value at one place, by `seed`: runs that are alike are sampled differently, and
+        know more together."""
         rows = len(line)
         if not rows:
             none = np.zeros(0, np.int64)
             return cls(0, (), none, none)
         step = max(1, -(-rows // samples))
-        places = np.unique(np.append(np.arange(step // 2, rows, step), rows - 1))
+        places = np.unique(np.append(np.arange((step // 2 + seed) % step, rows, step), rows - 1))
         known = places[places < len(line.values)]
         picked = line.values[known]
         if len(picked):

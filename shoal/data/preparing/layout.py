@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from shoal.core.errors import ConfigError
 from shoal.data.partition.deal import grouped, round_robin, serpentine
 from shoal.data.partition.hashing import hash_values
-from shoal.data.partition.sample import Line, Sample, line_of
+from shoal.data.partition.sample import SAMPLES, Line, Sample, line_of
 from shoal.data.partition.scheme import Partition
 from shoal.data.places import Place
 from shoal.data.preparing.spill import KEY, LINE, Spill, write_spill
@@ -88,23 +89,24 @@ def sort_order(line: Any) -> Any:
 
 @dataclass(frozen=True)
 class Layout:
-    """`keyed`: runs are sorted by it, and cut at places of its line. `deals`: the rows of each shard are put together.
-    Neither: the order of the source is kept."""
+    """`keyed`: runs are sorted by it, and cut at places of its line, of which `samples` are noted. `deals`: the rows of
+    each shard are put together. Neither: the order of the source is kept."""
 
     shards: int
     keyed: Keyed | None = None
     deals: bool = False
+    samples: int = SAMPLES
 
     def spill(self, place: Place, table: Any) -> Result:
         """Write a run."""
         if self.keyed is not None:
-            return spill_sorted(place, table, self.keyed, self.shards)
+            return spill_sorted(place, table, self.keyed, self.shards, self.samples)
         if self.deals:
-            return spill_dealt(place, table, 0, self.shards, to_and_fro=False)
+            return spill_dealt(place, table, 0, self.shards, back_and_forth=False)
         return spill_plain(place, table)
 
 
-def spill_sorted(place: Place, table: Any, keyed: Keyed, shards: int) -> Result:
+def spill_sorted(place: Place, table: Any, keyed: Keyed, shards: int, samples: int) -> Result:
     """Write a run that is cut later at places of its line."""
     table, name, keys = sorted_table(table, keyed)
     line = column(table, LINE, "the line")
@@ -112,7 +114,7 @@ def spill_sorted(place: Place, table: Any, keyed: Keyed, shards: int) -> Result:
     import pyarrow as pa
 
     lines = write_spill(beside(place), pa.table({LINE: line}))
-    sample = Sample.of(Line.of(line))
+    sample = Sample.of(Line.of(line), samples, zlib.crc32(place.name.encode()))
     hashes = line.to_numpy() if keyed.kind == BY_HASH else hash_values(keys)
     plain = np.bincount((hashes % np.uint64(shards)).astype(np.int64), minlength=shards)
     return {
@@ -125,11 +127,11 @@ def spill_sorted(place: Place, table: Any, keyed: Keyed, shards: int) -> Result:
     }
 
 
-def spill_dealt(place: Place, table: Any, first: int, shards: int, *, to_and_fro: bool) -> Result:
+def spill_dealt(place: Place, table: Any, first: int, shards: int, *, back_and_forth: bool) -> Result:
     """Write a run whose rows are dealt out, those of each shard together. `first` is the number of its first row."""
     import pyarrow as pa
 
-    deal = serpentine if to_and_fro else round_robin
+    deal = serpentine if back_and_forth else round_robin
     order, counts = grouped(deal(first, table.num_rows, shards), shards)
     table = table.take(pa.array(order)).combine_chunks()
     return {**write_spill(place, table).to_plain(), "nbytes": table.nbytes, "counts": counts.tolist()}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
 
 from shoal.core.errors import UserError
 from shoal.data.formats import Found, find
 from shoal.data.manifest import NAME, Manifest, Shard, Statistics
+from shoal.data.partition.sample import samples_for
 from shoal.data.partition.scheme import Partition
 from shoal.data.places import Place
 from shoal.data.preparing.builtin.moments import Moments, is_number
@@ -111,8 +112,10 @@ def _prepared(
     desk = Work.open(request, request.fingerprint(found, packed), engine.shares_disk, work, progress.say)
     splits = [split for entry, kind in found for split in kind.splits(entry, request.sizes.block_bytes)]
     stages = Stages(request, engine, desk.place, progress)
-    learned = stages.learn(tasks_of(splits, request.sizes.block_bytes), packed)
-    mapped, runs = _rows(request, stages, tasks_of(splits, request.sizes.block_bytes), packed, learned, layout, desk)
+    tasks = tasks_of(splits, request.sizes.block_bytes)
+    layout = replace(layout, samples=samples_for(len(tasks), request.shards))
+    learned = stages.learn(tasks, packed)
+    mapped, runs = _rows(request, stages, tasks, packed, learned, layout, desk)
     rejected = sum(result["rejected"] for result in mapped)
     _refuse_nothing(request, runs, mapped, desk)
     division = divide(request, runs, stages)
@@ -144,7 +147,7 @@ def _rows(
 ) -> tuple[list[Result], Runs]:
     """Map, and shuffle as often as the job and the partition need it."""
     reducer = request.chain.reducer
-    first = layout if reducer is None else Layout(request.shards, Keyed("key", None, reducer))
+    first = layout if reducer is None else Layout(request.shards, Keyed("key", None, reducer), samples=layout.samples)
     mapped = stages.map(work, schema, learned, first)
     runs = Runs(desk.place, tuple(run for result in mapped for run in result["runs"]))
     if reducer is not None and runs.results:

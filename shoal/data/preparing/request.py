@@ -37,6 +37,8 @@ class Request:
             raise ConfigError(f"--bad-records {self.bad_records}: give {FAIL} or {REJECT}")
         if self.shards < 1:
             raise ConfigError(f"--shards {self.shards}: give at least 1")
+        if _holds(self.source, self.dest) or _holds(self.dest, self.source):
+            raise ConfigError(f"{self.dest} lies in {self.source} or holds it: give another place for the data set")
         if self.keep_keys and not self.partition.is_line:
             raise ConfigError(f"--keep-keys keeps the keys of --partition key or range, not of {self.partition}")
 
@@ -55,3 +57,8 @@ class Request:
             "sizes": asdict(self.sizes),
         }
         return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _holds(one: Place, other: Place) -> bool:
+    """Whether `other` is `one`, or lies below it."""
+    return other.url == one.url or other.url.startswith(one.url.rstrip("/") + "/")

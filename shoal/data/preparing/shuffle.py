@@ -39,7 +39,7 @@ class LocateTask(Task):
 @dataclass(frozen=True)
 class RegroupTask(Task):
     """Reads a piece of the line, reduces it by key (if there is a `reducer`), maps it by `steps`, and spills it in
-    `layout`; without a layout rows are dealt out to and fro, the first of them being row `first` of all."""
+    `layout`; without a layout rows are dealt out back and forth, the first of them being row `first` of all."""
 
     piece: Piece
     schemas: tuple[bytes, ...]
@@ -64,7 +64,7 @@ class RegroupTask(Task):
         if self.layout is not None:
             return {"rows": rows, "runs": [self.layout.spill(place, table)]}
         table = table.drop_columns([name for name in OWN if name in table.column_names])
-        return {"rows": rows, "runs": [spill_dealt(place, table, self.first, self.shards, to_and_fro=True)]}
+        return {"rows": rows, "runs": [spill_dealt(place, table, self.first, self.shards, back_and_forth=True)]}
 
     def _reduced(self, table: Any) -> Any:
         import pyarrow as pa

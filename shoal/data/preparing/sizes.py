@@ -11,6 +11,7 @@ _UNITS = {"": 1, "b": 1, **{f"{letter}ib": 1 << 10 * (power + 1) for power, lett
 _UNITS |= {f"{letter}b": 1000 ** (power + 1) for power, letter in enumerate("kmgt")}
 PROCESS_BYTES = 384 << 20  # what a process needs at most, with the usual sizes
 LEADER_BYTES = 192 << 20  # and the one that hands out tasks
+_LARGEST = 8  # times the usual
 _ITSELF_BYTES = 160 << 20  # Python, NumPy and Arrow with next to no data
 
 
@@ -45,11 +46,12 @@ class Sizes:
 
     @classmethod
     def within(cls, memory_bytes: int) -> Sizes:
-        """For one process that may use so much; smaller than usual only if it must be."""
+        """For one process that may use so much: smaller than usual only if it must be, and larger if there is plenty,
+        since what is shuffled in fewer and larger pieces may be much more."""
         usual = cls()
-        if memory_bytes >= PROCESS_BYTES:
-            return usual
         part = (memory_bytes - _ITSELF_BYTES) / (PROCESS_BYTES - _ITSELF_BYTES)
+        if part >= 1:
+            part = min(_LARGEST, memory_bytes // PROCESS_BYTES)
         return cls(
             *(max(1 << 20, int(size * part)) for size in (usual.block_bytes, usual.run_bytes, usual.piece_bytes))
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from shoal.data.formats.base import Split
@@ -18,6 +19,7 @@ from shoal.data.preparing.request import Request
 from shoal.data.preparing.shuffle import LocateTask, RegroupTask, pieces
 from shoal.data.preparing.spill import Spill
 from shoal.data.preparing.task import Result, Task, receipt_of
+from shoal.data.preparing.work import names_in
 
 _LINES_A_TASK = 16
 _FEWEST_PIECES = 16  # of what is worth it: reducing may be slow, and there are cores
@@ -39,11 +41,11 @@ class Runs:
     def nbytes(self) -> int:
         return sum(result["nbytes"] for result in self.results)
 
-    @property
+    @cached_property
     def spills(self) -> list[Spill]:
         return [spill_of(self.work, result) for result in self.results]
 
-    @property
+    @cached_property
     def schemas(self) -> tuple[list[bytes], list[int]]:
         """The schemas that differ, and the number of that of each spill."""
         known: dict[bytes, int] = {}
@@ -66,15 +68,21 @@ class Stages:
     def run(self, name: str, tasks: Sequence[Task], sizes: Sequence[int]) -> list[Result]:
         """The results of all `tasks`, which have these bytes to do."""
         self._progress.stage(name, len(tasks), sum(sizes))
-        results: list[Result | None] = [receipt_of(task) for task in tasks]
+        there = set(names_in(self._work))  # asked once: a place may be far away
+        results: list[Result | None] = [receipt_of(task) if task.receipt.name in there else None for task in tasks]
         for number, done in enumerate(results):
             if done is not None:
                 self._progress.advance(1, done.get("rows", 0), sizes[number], done_before=True)
         todo = [number for number, done in enumerate(results) if done is None]
-        for place_in_todo, result in self._engine.run([tasks[number] for number in todo]):
-            number = todo[place_in_todo]
-            results[number] = result
-            self._progress.advance(1, result.get("rows", 0), sizes[number])
+        answers = self._engine.run([tasks[number] for number in todo])
+        try:
+            for place_in_todo, result in answers:
+                number = todo[place_in_todo]
+                results[number] = result
+                self._progress.advance(1, result.get("rows", 0), sizes[number])
+        finally:
+            if isinstance(answers, Generator):
+                answers.close()  # what still runs is not wanted
         return [result for result in results if result is not None]
 
     # ---- reading the source

@@ -8,11 +8,13 @@ broken off goes on where it was, and a task that two processes do at once is har
 
 from __future__ import annotations
 
+import errno
 import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.core.errors import UserError
 from shoal.data.places import AccessError, Place
 
 Result = dict[str, Any]  # what JSON can hold
@@ -45,8 +47,16 @@ def perform(task: Task) -> Result:
     done = receipt_of(task)
     if done is not None:
         return done
-    result = task.run()
-    task.receipt.write(json.dumps(result).encode())
+    try:
+        result = task.run()
+        task.receipt.write(json.dumps(result).encode())
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise UserError(
+                f"no space is left on the disk for {task.about}: free some and run the same again, it goes on from "
+                "there; or say where to spill with --work DIR"
+            ) from None
+        raise
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -22,6 +23,9 @@ class Assembler:
 
     def __init__(self, order: LaneOrder, windows: Windows, collate: Collator, epochs: int | None) -> None:
         self._order, self._windows, self._collate, self._epochs = order, windows, collate, epochs
+        self._epoch = -1
+        # of each lane that was drawn from: the latest window, how far in it, and whether it is used up
+        self._latest: dict[int, tuple[Window, int, bool]] = {}
 
     def __call__(self, requests: Sequence[Request], stopped: Callable[[], bool]) -> list[Loaded] | None:
         """What the requests, all of one epoch, ask for; None if `stopped` meanwhile."""
@@ -46,30 +50,40 @@ class Assembler:
         order = self._order
         lane, at = order.locate(positions)
         slots = np.argsort(lane, kind="stable")
-        borders = np.flatnonzero(np.diff(lane[slots])) + 1
-        for mine in np.split(slots, borders):
-            windows = order.windows(epoch, int(lane[mine[0]]))
-            places = at[mine]
-            low, high = int(places.min()), int(places.max())
-            for window in windows:
+        ascending = bool((np.diff(positions) > 0).all())
+        borders = [0, *(np.flatnonzero(np.diff(lane[slots])) + 1).tolist(), len(slots)]
+        lanes, at = lane[slots[borders[:-1]]].tolist(), at[slots]
+        for number, start, stop in zip(lanes, borders, borders[1:], strict=False):
+            windows, mine, places = order.windows(epoch, number), slots[start:stop], at[start:stop]
+            ends = (places[0], places[-1]) if ascending else (places.min(), places.max())
+            low, high = int(ends[0]), int(ends[1])
+            for window in windows[bisect_right(windows, low, key=_start) - 1 :]:
                 if window.start > high:
                     break
-                if window.stop > low:
-                    if window.start <= low and window.stop > high:
-                        yield window, places - window.start, mine
-                    else:
-                        inside = (places >= window.start) & (places < window.stop)
-                        if inside.any():
-                            yield window, places[inside] - window.start, mine[inside]
+                if window.start <= low and window.stop > high:
+                    yield window, places - window.start, mine
+                else:
+                    inside = (places >= window.start) & (places < window.stop)
+                    yield window, places[inside] - window.start, mine[inside]
 
     def _go_on(self, epoch: int, drawn: Sequence[tuple[Window, Indices, Indices]]) -> None:
-        """Let go of what has been used up, and expect what comes next in the lanes that were drawn from."""
-        latest: dict[int, tuple[Window, int]] = {}
+        """Let go of what has been used up, and expect what comes next in the lanes that were drawn from. There is
+        nothing new to be said as long as they are drawn from the same windows."""
+        if epoch != self._epoch:
+            self._epoch, self._latest = epoch, {}
+        before = {lane: (window.key, used_up) for lane, (window, _, used_up) in self._latest.items()}
         for window, places, _ in drawn:
-            latest[window.lane] = window, int(places.max())
-        order, plan = self._order, self._order.plan
+            if len(places):
+                place = int(places[-1])
+                self._latest[window.lane] = window, place, place == window.stop - window.start - 1
+        if before != {lane: (window.key, used_up) for lane, (window, _, used_up) in self._latest.items()}:
+            self._windows.expect(self._coming(), self._is_done, lambda window: window.lane not in self._latest)
+
+    def _coming(self) -> list[Window]:
+        """The windows that will be needed, the most urgent first: by how many batches their lanes have left."""
+        order, plan, epoch = self._order, self._order.plan, self._epoch
         coming: list[tuple[float, Window]] = []
-        for lane, (window, place) in latest.items():
+        for lane, (window, place, _) in self._latest.items():
             left = (window.stop - window.start - place) / max(1, plan.width(lane))
             following = order.windows(epoch, lane)[window.number + 1 :][:_AHEAD]
             if len(following) < _AHEAD and (self._epochs or 0) > epoch + 1:
@@ -77,14 +91,17 @@ class Assembler:
             for one in following:
                 coming.append((left, one))
                 left += (one.stop - one.start) / max(1, plan.width(lane))
+        return [one for _, one in sorted(coming, key=lambda pair: pair[0])]
 
-        def done(window: Window) -> bool:
-            now, place = latest.get(window.lane, (None, 0))
-            if now is None or window.epoch != epoch:
-                return window.epoch < epoch
-            return window.number < now.number or (window.number == now.number and place == now.stop - now.start - 1)
+    def _is_done(self, window: Window) -> bool:
+        if window.epoch != self._epoch or window.lane not in self._latest:
+            return window.epoch < self._epoch
+        now, _, used_up = self._latest[window.lane]
+        return window.number < now.number or (window.number == now.number and used_up)
 
-        self._windows.expect([one for _, one in sorted(coming, key=lambda pair: pair[0])], done)
+
+def _start(window: Window) -> int:
+    return window.start
 
 
 def _without_missing(

@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -50,7 +51,7 @@ class Window:
     stop: int
     pieces: tuple[Piece, ...]
 
-    @property
+    @cached_property
     def key(self) -> tuple[int, int, int]:
         return self.epoch, self.lane, self.number
 

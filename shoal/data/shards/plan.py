@@ -13,6 +13,7 @@ from shoal.data.shards.blocks import Blocks
 
 _FEWEST_BLOCKS = 4  # to a lane: its first and its last may be shared with another
 _ROW_ORDER_BATCH = 1024  # where there is one lane, batches may be cut anywhere
+_MIXED_ROWS = 1 << 21  # at most, however small they are: all of them are read before the first batch of a resume
 _MIXED = 0.5  # of the memory holds what is being drawn from; the rest is for what is read ahead and handed out
 
 
@@ -43,7 +44,7 @@ class LanePlan:
 def plan_lanes(blocks: Blocks, batches: Batches | None, memory_bytes: int, shuffle: bool = True) -> LanePlan:
     """As many lanes as a global batch has grains; fewer where there are few blocks, or where a window of one block for
     each lane would take too much memory. One lane where the order of the rows is kept, or batches are not known."""
-    room = memory_bytes * _MIXED
+    room = min(memory_bytes * _MIXED, _MIXED_ROWS * blocks.row_bytes)
     if batches is None or not shuffle:
         size = max(1, min(blocks.samples, _ROW_ORDER_BATCH))
         return LanePlan(blocks.samples, size, (0, size), _rows(room / (1 if shuffle else 8), blocks))

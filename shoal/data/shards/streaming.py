@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from shoal.data.request import Loaded, Request
 
-_CHUNK = 4096  # samples that are made at once, where they are small
+_CHUNK = 16384  # samples that are made at once, where they are small
 _CHUNKS = 3  # asked for and not yet taken
 _JOINED_WITHIN_S = 5.0
 

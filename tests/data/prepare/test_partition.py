@@ -151,7 +151,7 @@ def test_ranking_gives_every_shard_its_part_of_the_hottest(shards: int, rounds: 
     assert (hottest == rounds).all()
     scores = np.arange(40 * shards, 0, -1)
     sums = np.bincount(dealt, weights=scores)
-    assert sums.max() == sums.min()  # an even number of rounds: to and fro make up for each other
+    assert sums.max() == sums.min()  # an even number of rounds: back and forth make up for each other
 
 
 @given(

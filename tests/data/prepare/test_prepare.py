@@ -218,6 +218,32 @@ def test_a_mistake_is_refused_with_what_to_do(
     assert not (tmp_path / "set" / "_manifest.json").exists()
 
 
+def test_a_folder_with_other_things_is_left_alone(ratings: Path, tmp_path: Path) -> None:
+    (tmp_path / "letters.parquet").write_text("mine")
+    for settings in ({}, {"overwrite": True}):
+        with pytest.raises(UserError, match="holds other things"):
+            prepare(ratings, tmp_path, engine=InProcess(), **settings)
+    assert names(tmp_path) == {"letters.parquet"}
+    with pytest.raises(UserError, match="is a file"):
+        prepare(ratings, tmp_path / "letters.parquet", engine=InProcess())
+
+
+@pytest.mark.parametrize("dest", [".", "below", ".."])
+def test_a_data_set_is_not_written_into_its_source_nor_around_it(ratings: Path, dest: str) -> None:
+    with pytest.raises(ConfigError, match="another place"):
+        prepare(ratings, (ratings / dest).resolve(), engine=InProcess())
+
+
+@pytest.mark.parametrize("way", ["key:user", "range:user", "range:weight", "rank:weight", "key:name"])
+def test_missing_keys_are_keys_like_others(tmp_path: Path, way: str) -> None:
+    kinds = ({"user": 1, "weight": 0.5, "name": "a"}, {"user": None, "weight": None, "name": None})
+    lines = [{"id": row, **kinds[row % 3 == 0]} | ({"user": row} if row % 5 == 0 else {}) for row in range(400)]
+    (tmp_path / "raw.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    made = prepare(tmp_path / "raw.jsonl", tmp_path / "set", partition=way, shards=4, engine=InProcess())
+    assert rows(tmp_path / "set").to_pylist() == lines
+    assert made.manifest.skew <= 1.1
+
+
 def test_a_source_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not exist"):
         prepare(tmp_path / "nowhere.csv", tmp_path / "set", engine=InProcess())
@@ -231,3 +257,28 @@ def test_a_job_without_rows_makes_no_data_set(ratings: Path, tmp_path: Path) -> 
 def test_combine_without_reduce_is_refused() -> None:
     with pytest.raises(ConfigError, match="no reduce"):
         Job(key="user", combine=lambda key, rows: rows)
+
+
+def test_a_place_that_is_not_local_is_written_to_and_read_from(ratings: Path, tmp_path: Path) -> None:
+    far = Place.of("memory://prepared/ratings")
+    try:
+        made = prepare(ratings, far, partition="key:user", shards=3, engine=InProcess(), sizes=SMALL, work=tmp_path)
+        assert sorted(entry.place.name for entry in far.files()) == sorted(one.file for one in made.manifest.shards)
+        prepare(far, tmp_path / "near", partition="range:id", shards=2, engine=InProcess())
+        assert rows(tmp_path / "near").equals(table())
+        assert not any((tmp_path).glob("prepare-*"))
+    finally:
+        far.remove()
+
+
+def test_what_is_spilled_may_lie_where_the_data_set_does(ratings: Path) -> None:
+    class Elsewhere(InProcess):
+        shares_disk = False
+
+    far = Place.of("memory://prepared/spilled")
+    try:
+        prepare(ratings, far, partition="rank:score", shards=3, engine=Elsewhere(), sizes=SMALL)
+        assert sum(shard.rows for shard in Manifest.read(far).shards) == ROWS
+        assert not (far / "_work").exists()
+    finally:
+        far.remove()
