@@ -6,6 +6,7 @@ Called by benchmarks/loading.py with a folder that it has filled: `shards` (Parq
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import sys
@@ -19,15 +20,16 @@ import psutil
 import torch
 
 WORKERS = 2
+_KEPT: list[Any] = []  # what is defined goes with the library
 
 
-def shoal_loader(folder: Path, batch: int, memory_mib: float) -> Callable[[int], Iterator[int]]:
+def shoal_loader(place: Path | str, batch: int, memory_mib: float) -> Callable[[int], Iterator[int]]:
     from shoal.core.config import LoaderSettings
     from shoal.core.cursor import Batches
     from shoal.data.loader import Loader, Request
     from shoal.data.shards import ShardSource
 
-    source = ShardSource(folder / "shards", settings=LoaderSettings(memory_mib=memory_mib))
+    source = ShardSource(place, settings=LoaderSettings(memory_mib=memory_mib, cache_mib=0))
     samples = len(source)
     loader = Loader(source, 1, batches=Batches(samples, batch, max(1, batch // 64)))
 
@@ -99,10 +101,21 @@ def data_loader(data: Any, batch: int, workers: int, **more: Any) -> Callable[[i
     return epoch
 
 
-def mosaic(folder: Path, batch: int) -> Callable[[int], Iterator[int]]:
-    from streaming import StreamingDataset
+def import_streaming() -> Any:
+    """MosaicML Streaming. It imports torchvision, whose compiled operators may be of another build of torch than the
+    one that is here: none of them is used, but two must be known by name."""
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for name in ("nms", "qnms"):
+        with contextlib.suppress(RuntimeError):  # they fit
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _KEPT.append(library)
+    import streaming
 
-    data = StreamingDataset(local=str(folder / "mds"), shuffle=True, batch_size=batch)
+    return streaming
+
+
+def mosaic(folder: Path, batch: int) -> Callable[[int], Iterator[int]]:
+    data = import_streaming().StreamingDataset(local=str(folder / "mds"), shuffle=True, batch_size=batch)
     keep = {"collate_fn": lambda rows: (torch.stack([to_tensor(row["image"]) for row in rows]), None)}
     loader = torch.utils.data.DataLoader(data, batch, num_workers=WORKERS, persistent_workers=True, **keep)
 
@@ -138,9 +151,15 @@ def web_dataset(folder: Path, batch: int) -> Callable[[int], Iterator[int]]:
     return epoch
 
 
+def elsewhere(folder: Path) -> str:
+    """Where the same shards lie, in a place that is not this machine's disk."""
+    return (folder / "remote").read_text()
+
+
 LOADERS: dict[str, Callable[[Path, int], Callable[[int], Iterator[int]]]] = {
-    "shoal": lambda folder, batch: shoal_loader(folder, batch, 256.0),
-    "shoal-streaming": lambda folder, batch: shoal_loader(folder, batch, 16.0),
+    "shoal": lambda folder, batch: shoal_loader(folder / "shards", batch, 256.0),
+    "shoal-streaming": lambda folder, batch: shoal_loader(folder / "shards", batch, 16.0),
+    "shoal-remote": lambda folder, batch: shoal_loader(elsewhere(folder), batch, 16.0),
     "dataloader": lambda folder, batch: data_loader(Pictures(folder, "pillow"), batch, WORKERS),
     "dataloader-simplejpeg": lambda folder, batch: data_loader(Pictures(folder, "simplejpeg"), batch, WORKERS),
     "mosaic": mosaic,

@@ -88,7 +88,6 @@ class Loader:
                 for start, stop in parts:
                     yield Request(request.epoch, start, stop) if start < stop else None
 
-        self._told_bytes = self.source.bytes_read
         processes = LoaderProcesses(self._answer, questions(), count=count, timeout_s=self._timeout_s)
         self._open.append(processes)
         try:

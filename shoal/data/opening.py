@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.core.errors import ConfigError, nearest
+from shoal.core.errors import ConfigError
 from shoal.data.places import Place
 from shoal.data.slices import ALL, Slice, parse_split
 
@@ -44,8 +45,8 @@ def open(  # noqa: A001, PLR0913 - shoal.data.open reads well, and its words are
     Of files, a sample is a tuple of tensors, one for each of `columns` (one alone: just that), all of them unless
     stated; a group of names stands for numbers side by side, as one row. Fractions are float32, whole numbers int64,
     images uint8, channels x height x width; other bytes and text become tensors by the function that `decode` has for
-    their column. `format` names the format where
-    endings do not; `options` are fsspec's, such as an endpoint. Raw files of up to `memory_mib` are read into memory.
+    their column. `format` names the format where endings do not; `options` are fsspec's, such as an endpoint. Raw files
+    of up to `memory_mib` are read into memory.
 
     `follow`: a folder that receives files while training goes on. Every file's samples are used once in the whole run,
     an epoch being what has arrived since the last; it ends with a file ``_END``, or when none has come for `follow_s`
@@ -100,8 +101,6 @@ def _followed(
 def _named(what: str | os.PathLike[str] | Place) -> tuple[str, str | None] | None:
     """Name and split, if it is the name of a data set. What is neither that nor there, and looks like a name, is taken
     for one that is unknown."""
-    from pathlib import Path
-
     from shoal.data.registry import is_named, named
 
     if not isinstance(what, str):
@@ -162,8 +161,3 @@ def _combined(load: Callable[[str], Source], split: str | None, where: str, *, h
             raise ConfigError(f"{where}: {error}") from None
         chosen.append(part_of(source, rows))
     return joined(chosen)
-
-
-def unknown_split(where: str, name: str, known: Sequence[str]) -> ConfigError:
-    hint = nearest(name, known) if known else "it has none"
-    return ConfigError(f"{where} has no split {name!r}: {hint}. 'all' is everything, '[:10%]' a part of that")

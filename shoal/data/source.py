@@ -81,8 +81,14 @@ class Source(ABC):
         return indices
 
     @property
+    def mark(self) -> str:
+        """Differs where the samples do, as far as a source can say that without reading them."""
+        return ""
+
+    @property
     def bytes_read(self) -> int:
-        """What was fetched by this process from where the data lies, as far as a source counts it."""
+        """What was fetched from where the data lies, as far as a source counts it: by this process, and by loader
+        processes for it. A process that was forked begins with none."""
         return self._read_elsewhere
 
     def add_bytes_read(self, nbytes: int) -> None:

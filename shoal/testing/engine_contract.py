@@ -191,13 +191,14 @@ class EngineContract:
         assert made.manifest.rows == _ROWS - 2
         assert_same(made, expected)
 
-    def test_a_job_that_raises_is_one_message_and_no_data_set(
-        self, engine: Engine, place: str, source: str, tmp_path: Path
-    ) -> None:
+    def test_a_job_that_raises_is_one_message_and_no_data_set(self, engine: Engine, place: str, tmp_path: Path) -> None:
+        source = Place.of(place) / "raw.csv"
+        source.write(b"row,user,price,note\n0,ann,1.5,x\n1,bob,2.5,x\n")
         job = write_job(tmp_path, fails=True)
         with pytest.raises(UserError, match="no such thing as a bargain") as raised:
-            prepare(source, f"{place}/set", job=job, partition="key", engine=engine, memory=MEMORY, bad_records="fail")
+            prepare(source.url, f"{place}/set", job=job, partition="key", engine=engine, shards=1)
         assert job in str(raised.value)
+        assert source.url in str(raised.value)
         assert "Traceback" not in str(raised.value)
         assert not (Place.of(place) / "set" / NAME).exists()
 

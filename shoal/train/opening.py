@@ -241,6 +241,7 @@ def describe(spec: RunSpec) -> dict[str, Any]:
     return {
         **_digests(spec),  # before lengths, which differ, too, where workers divide a stream
         "samples of training data": str(growing.place) if growing is not None else len(spec.train),
+        "training data (a digest of its manifest)": spec.train.mark,
         "samples of test data": len(spec.test) if spec.test is not None else 0,
         "parameters (a digest of names and shapes)": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:12],
         **{f"the setting {name}": value for name, value in flatten(spec.config.to_json()).items()},

@@ -67,7 +67,9 @@ def test_the_page_from_a_raw_csv_on_hdfs_to_a_trained_model(
 
     assert "4 shards" in answer("shoal data inspect")
     assert answer("shoal data inspect").count(",far,") == 4  # with their text, in the file of rejects
-    skew, plain = (float(re.findall(words, answer("key:zone"))[-1]) for words in (r"skew\s+([\d.]+)", r"hashing\s+([\d.]+)"))
+    skew, plain = (
+        float(re.findall(words, answer("key:zone"))[-1]) for words in (r"skew\s+([\d.]+)", r"hashing\s+([\d.]+)")
+    )
     assert skew <= 1.1 < 1.5 < plain
     assert "going on from step" in answer("kill -9")
     assert "'missed': 0, 'repeated': 0" in answer("compare.py")

@@ -6,14 +6,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from shoal.core.errors import ConfigError
+from shoal.core.errors import ConfigError, nearest
 from shoal.data.files.rows import Wanted
 from shoal.data.files.source import open_files
 from shoal.data.formats import Found, find
 from shoal.data.formats.images import Images
 from shoal.data.formats.listing import is_pattern
 from shoal.data.manifest import NAME as MANIFEST
-from shoal.data.opening import unknown_split
 from shoal.data.places import Place
 from shoal.data.slices import ALL
 from shoal.data.source import Source
@@ -96,7 +95,8 @@ def _of_split(place: Place, found: list[Found], split: str) -> list[Found]:
     if split:
         if split not in by_split:
             known = sorted(name for name in by_split if name in _USUAL) or sorted(by_split)[:20]
-            raise unknown_split(str(place), split, known)
+            hint = nearest(split, known) if known else "it has none"
+            raise ConfigError(f"{place} has no split {split!r}: {hint}. 'all' is everything, '[:10%]' a part of that")
         return by_split[split]
     usual = sorted(name for name in by_split if name in _USUAL)
     if len(usual) > 1:

@@ -22,7 +22,7 @@ from shoal.data.shards.columns import Values
 from shoal.data.source import Batch, Source
 
 _LOG = logging.getLogger(__name__)
-_BLOCK_BYTES = 8 << 20  # of a piece, where the format leaves the choice
+_BLOCK_BYTES = 8 << 20  # of a piece, if that is a small part of the memory
 _LOOKERS = 16  # files looked at together: for remote ones it is the waiting that takes the time
 
 
@@ -142,7 +142,8 @@ def open_files(found: Sequence[Found], wanted: Wanted, memory_bytes: int) -> Sou
         )
         return TableSource(found, wanted)
     with ThreadPoolExecutor(min(_LOOKERS, len(found)), thread_name_prefix="shoal-pieces") as pool:
-        counted = list(pool.map(_counted, found))
+        block_bytes = max(1, min(_BLOCK_BYTES, memory_bytes // 8))
+        counted = list(pool.map(lambda one: one[1].counted(one[0], block_bytes), found))
     pieces: list[Piece] = []
     for (entry, format_), parts in zip(found, counted, strict=True):
         if parts is None:
@@ -154,11 +155,6 @@ def open_files(found: Sequence[Found], wanted: Wanted, memory_bytes: int) -> Sou
             )
         pieces += [Piece(split, 0, rows) for split, rows in parts if rows]
     return PieceSource(pieces, wanted, memory_bytes)
-
-
-def _counted(found: Found) -> list[tuple[Split, int]] | None:
-    entry, format_ = found
-    return format_.counted(entry, _BLOCK_BYTES if format_.name != "parquet" else 1)  # row groups are pieces
 
 
 def _mib(nbytes: int) -> int:

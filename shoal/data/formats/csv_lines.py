@@ -12,19 +12,12 @@ import re
 from typing import Any, ClassVar
 
 from shoal.data.formats.base import FormatError, Split, formats
-from shoal.data.formats.lines import (
-    LineFormat,
-    Parse,
-    Record,
-    Refused,
-    beginning,
-    count_lines,
-    following,
-    sample_lines,
-)
+from shoal.data.formats.csv_quotes import is_open, last_record_end, record_ends, spans
+from shoal.data.formats.csv_types import guess_types, parse_csv
+from shoal.data.formats.line_pieces import Record, beginning, following, last_line_end, sample_lines
+from shoal.data.formats.lines import LineFormat, Parse, Refused, count_lines
 from shoal.data.places import Entry, Place
 
-_MOSTLY = 0.95  # a column with so many numbers is one of numbers, and what is no number in it is a bad record
 _CONVERSION = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to ([^:]+): (.*)", re.S)
 _ROW = re.compile(r"Row #(\d+)")
 _COLUMNS = re.compile(r"Expected (\d+) columns, got (\d+)")
@@ -48,8 +41,8 @@ class Csv(LineFormat):
     def schema(self, entry: Entry) -> Any:
         multiline = self.multiline or _holds_line_ends(entry.place)
         names, body = header(entry.place)
-        lines = sample_lines(entry.place, _last_record_end if multiline else _last_line_end)[body:]
-        return _guess(lines, names, _separator(entry.place), multiline)
+        lines = sample_lines(entry.place, last_record_end if multiline else last_line_end)[body:]
+        return guess_types(lines, names, _separator(entry.place), multiline)
 
     def opened(self, place: Place, schema: Any) -> tuple[int, Parse]:
         import pyarrow as pa
@@ -63,7 +56,7 @@ class Csv(LineFormat):
 
         def parse(piece: bytes) -> Any:
             try:
-                table = _parse(piece, names, separator, self.multiline, types)
+                table = parse_csv(piece, names, separator, self.multiline, types)
             except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
                 row = _ROW.search(str(error))
                 raise Refused(_words(str(error), names), int(row[1]) - 1 if row else None) from None
@@ -71,16 +64,16 @@ class Csv(LineFormat):
                 if table.num_rows != count_lines(piece):
                     raise Refused(_UNCLOSED)
                 last = piece[piece.rstrip(b"\r\n").rfind(b"\n") + 1 :]
-                if _is_open(last, separator):
+                if is_open(last, separator):
                     raise Refused(_UNCLOSED)
             return table
 
         return body, parse
 
     def suspect(self, record: bytes, offset: int, place: Place) -> str | None:
-        if not _is_open(record, separator := _separator(place)):
+        if not is_open(record, separator := _separator(place)):
             return None
-        if _spans(following(place, offset), separator):
+        if spans(following(place, offset), separator):
             raise FormatError(
                 f"{place} has a value that goes over several lines, at byte {offset}, where lines are records: read it "
                 "with the format 'csv-multiline'"
@@ -101,11 +94,11 @@ class CsvMultiline(Csv):
         return [Split(entry.place, self.name, 0, entry.nbytes, entry.nbytes)] if entry.nbytes else []
 
     def last_end(self, text: bytes) -> int:
-        return _last_record_end(text)
+        return last_record_end(text)
 
     def records(self, offset: int, piece: bytes) -> list[Record]:
         found, start = [], 0
-        for end in _record_ends(piece):
+        for end in record_ends(piece):
             found.append((offset + start, piece[start:end]))
             start = end
         found.append((offset + start, piece[start:]))
@@ -166,129 +159,17 @@ def _separator(place: Place) -> str:
     return "\t" if ".tsv" in place.name[-8:] else ","
 
 
-def _is_open(record: bytes, separator: str) -> bool:
-    """Whether a value begins with a quote that nothing in the line closes."""
-    if record.count(b'"') % 2 == 0:
-        return False
-    return _open_quote(record.decode("utf-8", "replace").rstrip("\r\n"), separator) >= 0
-
-
-def _open_quote(line: str, separator: str) -> int:
-    at, begins = 0, True
-    while at < len(line):
-        if begins and line[at] == '"':
-            closing = _closing(line, at + 1)
-            if closing < 0:
-                return at
-            at, begins = closing, False
-        else:
-            begins = line[at] == separator
-        at += 1
-    return -1
-
-
-def _spans(text: bytes, separator: str) -> bool:
-    """Whether the value that is open at the end of the first line is closed in a later one, as the end of a value."""
-    whole = text.decode("utf-8", "replace")
-    opened = _open_quote(whole[: whole.find("\n")].rstrip("\r"), separator)
-    closing = _closing(whole, opened + 1) if opened >= 0 else -1
-    return closing >= 0 and whole[closing + 1 : closing + 2] in (separator, "\r", "\n", "")
-
-
-def _closing(text: str, at: int) -> int:
-    """Where the quote is that ends the value; two together are one within it."""
-    while (at := text.find('"', at)) >= 0:
-        if text[at + 1 : at + 2] != '"':
-            return at
-        at += 2
-    return -1
-
-
-def _record_ends(text: bytes) -> list[int]:
-    """Where the records end: after line ends before which there is an even number of quotes."""
-    import numpy as np
-
-    array = np.frombuffer(text, np.uint8)
-    ends = np.flatnonzero(array == 10)
-    quotes = np.flatnonzero(array == 34)
-    found: list[int] = (ends[np.searchsorted(quotes, ends) % 2 == 0] + 1).tolist()
-    return found
-
-
-def _last_record_end(text: bytes) -> int:
-    return (_record_ends(text) or [0])[-1]
-
-
-def _last_line_end(text: bytes) -> int:
-    return text.rfind(b"\n") + 1
-
-
 def _holds_line_ends(place: Place) -> bool:
     """Whether the beginning of the file has a value over several lines."""
-    data = sample_lines(place, _last_line_end)
+    data = sample_lines(place, last_line_end)
     if b'"' not in data:
         return False
     separator, start = _separator(place), 0
     for line in data.split(b"\n"):
-        if _is_open(line, separator):
-            return _spans(data[start:], separator)
+        if is_open(line, separator):
+            return spans(data[start:], separator)
         start += len(line) + 1
     return False
-
-
-def _parse(
-    piece: bytes, names: list[str], separator: str, multiline: bool, types: dict[str, Any], bad: list[Any] | None = None
-) -> Any:
-    """All lines as a table of these types (or of guessed ones); lines with another number of values go to `bad`."""
-    import pyarrow as pa
-    import pyarrow.csv as pc
-
-    def skip(row: Any) -> str:
-        assert bad is not None
-        bad.append(row)
-        return "skip"
-
-    return pc.read_csv(
-        pa.BufferReader(piece),
-        read_options=pc.ReadOptions(column_names=names, use_threads=False, block_size=len(piece) + 1),
-        parse_options=pc.ParseOptions(
-            delimiter=separator, newlines_in_values=multiline, invalid_row_handler=None if bad is None else skip
-        ),
-        convert_options=pc.ConvertOptions(column_types=types, include_columns=list(types)),
-    )
-
-
-def _guess(lines: bytes, names: list[str], separator: str, multiline: bool) -> Any:
-    import pyarrow as pa
-
-    if not lines.strip():
-        return pa.schema([(name, pa.null()) for name in names])
-    table = _parse(lines, names, separator, multiline, {}, bad=[])
-    return pa.schema([(name, _number_type(table[name]) or table[name].type) for name in names])
-
-
-def _number_type(column: Any) -> Any | None:
-    """Of a column of text in which nearly all are numbers."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if not (pa.types.is_string(column.type) or pa.types.is_binary(column.type)) or not len(column):
-        return None
-    text = column.cast(pa.string(), safe=False) if pa.types.is_string(column.type) else _as_text(column)
-    text = pc.drop_null(pc.utf8_trim_whitespace(text))
-    text = text.filter(pc.not_equal(text, ""))
-    whole = pc.match_substring_regex(text, r"^[+-]?\d{1,18}$")
-    number = pc.match_substring_regex(text, r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")
-    numbers = pc.sum(number).as_py() or 0
-    if not len(text) or numbers < _MOSTLY * len(text):
-        return None
-    return pa.int64() if pc.sum(whole).as_py() == numbers else pa.float64()
-
-
-def _as_text(column: Any) -> Any:
-    import pyarrow as pa
-
-    return pa.chunked_array([[None if one is None else one.decode("utf-8", "replace") for one in column.to_pylist()]])
 
 
 def _words(error: str, names: list[str]) -> str:

@@ -7,7 +7,8 @@ from collections import Counter
 from typing import Any
 
 from shoal.data.formats.base import FormatError, formats
-from shoal.data.formats.lines import LineFormat, Parse, Record, Refused, count_lines, sample_lines
+from shoal.data.formats.line_pieces import Record, sample_lines
+from shoal.data.formats.lines import LineFormat, Parse, Refused, count_lines
 from shoal.data.places import Entry, Place
 
 _ROW = re.compile(r" in row (\d+)$")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -71,7 +73,7 @@ class JobStep(Step):
         return {name: value for name, value in self.__dict__.items() if name != "_job"}
 
     def describe(self) -> dict[str, Any]:
-        content = self._text.encode() if self._text is not None else self._pickled or b""
+        content = self._text.encode() if self._text is not None else (self._pickled or b"") + _sources(self._job)
         return {"name": self.name, "sha256": hashlib.sha256(content).hexdigest()}
 
     def map(self, batch: Any, at: At, learned: Any) -> Iterable[Any]:
@@ -109,6 +111,15 @@ class JobStep(Step):
             made.extend(tables)
         table = join(made, f"{what} of {self.name}") if made else groups.table.slice(0, 0)
         return table, np.repeat(np.arange(len(groups)), rows_of)
+
+
+def _sources(job: Job) -> bytes:
+    """The text of the functions, as far as it is known: those of a module are pickled by name alone."""
+    texts = []
+    for name in FUNCTIONS:
+        with contextlib.suppress(OSError, TypeError):
+            texts.append(inspect.getsource(getattr(job, name)))
+    return "".join(texts).encode()
 
 
 class JobError(UserError):

@@ -11,6 +11,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ from shoal.data.preparing.task import Result, Task
 from shoal.data.preparing.worker import answer, settle_arrow
 
 _STORE_BYTES = 80 << 20  # Ray wants this much; tasks pass files to each other, not objects
+_ANSWER_S = 5.0
 _AHEAD = 4  # tasks that wait on the cluster for each that runs
 _PACKAGE = Path(__file__).parents[2]
 
@@ -103,18 +105,26 @@ def _library() -> Any:
 
 def _join(ray: Any, address: str) -> None:
     try:
+        _knock(address)
         ray.init(
             address=address,
             runtime_env={"py_modules": [str(_PACKAGE)], "excludes": ["**/__pycache__"]},
             logging_level="ERROR",
             log_to_driver=False,
         )
-    except (ConnectionError, TimeoutError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         said = str(error).strip().splitlines() or [type(error).__name__]
         raise ConfigError(
             f"no Ray cluster can be used at {address}: {said[0]}. Check --engine-option address (or RAY_ADDRESS), and "
             "that the cluster runs the same versions of Python and Ray"
         ) from None
+
+
+def _knock(address: str) -> None:
+    """Raises `OSError` if nobody listens there, which Ray takes minutes to find out."""
+    host, _, port = address.rpartition("://")[2].partition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), _ANSWER_S).close()
 
 
 def _start(ray: Any, processes: int, closing: contextlib.ExitStack) -> None:

@@ -9,7 +9,7 @@ those who only look for a place in it.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,9 @@ from shoal.data.places import Place
 LINE = "__line"  # the column by which a run is sorted: hashes of keys, or keys
 KEY = "__key"  # the key, where it is not a column of the data
 OWN = (LINE, KEY)
-_BATCH_BYTES = 256 << 10
-_SMALLEST_BATCH = 16
+_BATCH_BYTES = 128 << 10  # a stretch is read in whole batches: small ones waste little
+_SMALLEST_BATCH = 4
+_WRITTEN_BYTES = 1 << 20  # at once: what goes through Python should be large
 
 
 @dataclass(frozen=True)
@@ -87,17 +88,18 @@ def write_spill(place: Place, table: Any) -> Spill:
 
     rows = max(_SMALLEST_BATCH, int(_BATCH_BYTES * table.num_rows / max(1, table.nbytes)))
     ends: list[int] = []
-    with place.writing() as file:
-        noted = _Counted(file)
-        options = pa.ipc.IpcWriteOptions(compression="lz4")
-        with pa.ipc.new_stream(pa.PythonFile(noted, "w"), table.schema, options=options) as writer:
-            writer.write_table(table.slice(0, 0))
-            writer.write_batch(_empty(table.schema))  # the schema goes out before the first batch
-            offsets = [noted.position]
-            for batch in table.to_batches(max_chunksize=rows):
-                writer.write_batch(batch)
-                offsets.append(noted.position)
-                ends.append((ends[-1] if ends else 0) + batch.num_rows)
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with (
+        place.writing() as file,
+        pa.BufferedOutputStream(pa.PythonFile(_Kept(file), "w"), _WRITTEN_BYTES) as sink,
+        pa.ipc.new_stream(sink, table.schema, options=options) as writer,
+    ):
+        writer.write_batch(_empty(table.schema))  # the schema goes out before the first batch
+        offsets = [sink.tell()]
+        for batch in table.to_batches(max_chunksize=rows):
+            writer.write_batch(batch)
+            offsets.append(sink.tell())
+            ends.append((ends[-1] if ends else 0) + batch.num_rows)
     return Spill(place, tuple(ends), tuple(offsets), table.schema.serialize().to_pybytes())
 
 
@@ -144,20 +146,21 @@ def _read_range(place: Place, start: int, stop: int) -> bytes:
         return file.read(stop - start)
 
 
-class _Counted:
-    """A file that is written from its beginning, and how far."""
+class _Kept:
+    """A file that pyarrow writes to, and leaves open when it closes its own stream: it is its owner's."""
+
+    closed = False
 
     def __init__(self, file: Any) -> None:
-        self._file, self.position, self.closed = file, 0, False
+        self._file = file
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         self._file.write(view)
-        self.position += len(view)
         return len(view)
 
     def tell(self) -> int:
-        return self.position
+        return int(self._file.tell())
 
     def flush(self) -> None:
         self._file.flush()
@@ -172,9 +175,4 @@ class _Counted:
         return False
 
     def close(self) -> None:
-        self.closed = True
-
-
-def batches_of(table: Any) -> Iterator[Any]:
-    """The record batches of a table that are not empty."""
-    return (batch for batch in table.to_batches() if batch.num_rows)
+        """Nothing."""

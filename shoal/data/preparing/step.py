@@ -90,6 +90,12 @@ class Chain:
                 f"{' and '.join(reducers)} both reduce by key: prepare with the first, then prepare the result with "
                 "the second"
             )
+        for step in self.after:
+            if step.measures:
+                raise ConfigError(
+                    f"{step.name} comes after {reducers[0]} and would measure rows that are not reduced yet: put it "
+                    f"before, or prepare with {reducers[0]} first and then prepare the result"
+                )
 
     @property
     def reducer(self) -> Step | None:

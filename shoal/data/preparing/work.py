@@ -16,6 +16,7 @@ from shoal.core.errors import UserError
 from shoal.data.manifest import NAME, Manifest
 from shoal.data.places import AccessError, Place
 from shoal.data.preparing.engine import Say
+from shoal.data.preparing.rejects import FILE as REJECTS
 from shoal.data.preparing.request import Request
 
 FOLDER = "_work"
@@ -44,6 +45,7 @@ class Work:
         dest = request.dest
         if not request.overwrite and (dest / NAME).exists():
             raise DataSetExists(f"{dest} holds a data set already: give another place, or --overwrite to replace it")
+        _refuse_others(dest)
         if folder is not None:
             root = Place.of(folder) / f"prepare-{_place_mark(dest)}"
         elif dest.is_local or not local_disk:
@@ -73,6 +75,24 @@ class Work:
             if (_SHARD.fullmatch(name) and name not in wanted) or _DRAFT.fullmatch(name):
                 (self.dest / name).remove()
         self.root.remove()
+
+
+def _refuse_others(dest: Place) -> None:
+    """Raises `UserError` where there is something that is not ours: other tools would take it for a part of the data
+    set, and a slip of the pen fill somebody's folder."""
+    if dest.is_local and dest.exists() and not dest.is_dir():
+        raise UserError(f"{dest} is a file: give a folder for the data set")
+    ours = (FOLDER, NAME, REJECTS)
+    strange = [
+        name
+        for name in names_in(dest)
+        if name not in ours and not _SHARD.fullmatch(name) and not _DRAFT.fullmatch(name)
+    ]
+    if strange:
+        raise UserError(
+            f"{dest} holds other things ({', '.join(sorted(strange)[:3])}): give a new or an empty folder for the data "
+            "set"
+        )
 
 
 def names_in(folder: Place) -> list[str]:

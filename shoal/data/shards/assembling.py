@@ -12,7 +12,7 @@ from shoal.core.order import Indices
 from shoal.data.request import Batch, Loaded, Request
 from shoal.data.shards.collating import Collator
 from shoal.data.shards.lanes import LaneOrder, Window
-from shoal.data.shards.windows import Held, Key, Windows
+from shoal.data.shards.windows import Held, Windows
 
 _AHEAD = 4  # windows of a lane that may be expected
 
@@ -23,7 +23,9 @@ class Assembler:
 
     def __init__(self, order: LaneOrder, windows: Windows, collate: Collator, epochs: int | None) -> None:
         self._order, self._windows, self._collate, self._epochs = order, windows, collate, epochs
-        self._reached: dict[Key, bool] = {}  # the windows drawn from last, and whether they are used up
+        self._epoch = -1
+        # of each lane that was drawn from: the latest window, how far in it, and whether it is used up
+        self._latest: dict[int, tuple[Window, int, bool]] = {}
 
     def __call__(self, requests: Sequence[Request], stopped: Callable[[], bool]) -> list[Loaded] | None:
         """What the requests, all of one epoch, ask for; None if `stopped` meanwhile."""
@@ -67,17 +69,21 @@ class Assembler:
     def _go_on(self, epoch: int, drawn: Sequence[tuple[Window, Indices, Indices]]) -> None:
         """Let go of what has been used up, and expect what comes next in the lanes that were drawn from. There is
         nothing new to be said as long as they are drawn from the same windows."""
-        latest: dict[int, tuple[Window, int]] = {}
+        if epoch != self._epoch:
+            self._epoch, self._latest = epoch, {}
+        before = {lane: (window.key, used_up) for lane, (window, _, used_up) in self._latest.items()}
         for window, places, _ in drawn:
             if len(places):
-                latest[window.lane] = window, int(places[-1])
-        reached = {window.key: place == window.stop - window.start - 1 for window, place in latest.values()}
-        if reached == self._reached:
-            return
-        self._reached = reached
-        order, plan = self._order, self._order.plan
+                place = int(places[-1])
+                self._latest[window.lane] = window, place, place == window.stop - window.start - 1
+        if before != {lane: (window.key, used_up) for lane, (window, _, used_up) in self._latest.items()}:
+            self._windows.expect(self._coming(), self._is_done, lambda window: window.lane not in self._latest)
+
+    def _coming(self) -> list[Window]:
+        """The windows that will be needed, the most urgent first: by how many batches their lanes have left."""
+        order, plan, epoch = self._order, self._order.plan, self._epoch
         coming: list[tuple[float, Window]] = []
-        for lane, (window, place) in latest.items():
+        for lane, (window, place, _) in self._latest.items():
             left = (window.stop - window.start - place) / max(1, plan.width(lane))
             following = order.windows(epoch, lane)[window.number + 1 :][:_AHEAD]
             if len(following) < _AHEAD and (self._epochs or 0) > epoch + 1:
@@ -85,14 +91,13 @@ class Assembler:
             for one in following:
                 coming.append((left, one))
                 left += (one.stop - one.start) / max(1, plan.width(lane))
+        return [one for _, one in sorted(coming, key=lambda pair: pair[0])]
 
-        def done(window: Window) -> bool:
-            now, place = latest.get(window.lane, (None, 0))
-            if now is None or window.epoch != epoch:
-                return window.epoch < epoch
-            return window.number < now.number or (window.number == now.number and place == now.stop - now.start - 1)
-
-        self._windows.expect([one for _, one in sorted(coming, key=lambda pair: pair[0])], done)
+    def _is_done(self, window: Window) -> bool:
+        if window.epoch != self._epoch or window.lane not in self._latest:
+            return window.epoch < self._epoch
+        now, _, used_up = self._latest[window.lane]
+        return window.number < now.number or (window.number == now.number and used_up)
 
 
 def _start(window: Window) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -64,7 +65,7 @@ class ShardSource(Source):
     def _set_up(self, data: DataSet) -> None:
         place, _, columns, decode = self._made_of
         settings = self._settings
-        self.data = data
+        self.data, self._pid = data, os.getpid()
         self._columns = choose_columns(
             data.manifest.schema, columns, {IMAGE: decode_image, **(decode or {})}, f"the data set {place}"
         )
@@ -78,6 +79,7 @@ class ShardSource(Source):
         )  # fmt: skip
         self._probed: dict[int, Decoded] = {}
         self._windows: tuple[object, Windows] | None = None
+        self._inline: tuple[Windows, Assembler] | None = None  # streams of single requests come one after the other
 
     def _cache(self) -> BlockCache | None:
         settings = self._settings
@@ -105,6 +107,10 @@ class ShardSource(Source):
     def order(self, seed: int, shuffle: bool, batches: Batches | None = None) -> Order:
         blocks = self.data.blocks
         return LaneOrder(seed, blocks, plan_lanes(blocks, batches, self._memory, shuffle), shuffle)
+
+    @property
+    def mark(self) -> str:
+        return hashlib.sha256(self.data.manifest.model_dump_json().encode()).hexdigest()[:12]
 
     @property
     def bytes_read(self) -> int:
@@ -135,10 +141,15 @@ class ShardSource(Source):
         self, order: Order, seed: int, requests: Iterable[Request], *, epochs: int | None = None, ahead: bool = True
     ) -> Generator[Loaded, None, None]:
         assert isinstance(order, LaneOrder)
+        if os.getpid() != self._pid:  # threads that were not forked may have held what they share
+            self._read_elsewhere = 0
+            self._set_up(self.data)
         windows, threads = self._windows_of(order), os.cpu_count() or 1
         self._probed = {}
         if not ahead:
-            return stream_inline(Assembler(order, windows, Collator(self._columns, self._where), epochs), requests)
+            if self._inline is None or self._inline[0] is not windows:
+                self._inline = windows, Assembler(order, windows, Collator(self._columns, self._where), epochs)
+            return stream_inline(self._inline[1], requests)
         pool = ThreadPoolExecutor(threads, "shoal-images")  # has no thread until it is used
 
         def finish() -> None:

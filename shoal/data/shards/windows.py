@@ -82,12 +82,18 @@ class Windows:
                 self._changed.wait()
             return {window.key: self._held[window.key] for window in windows}
 
-    def expect(self, windows: Iterable[Window], done: Callable[[Window], bool]) -> None:
-        """Go on with these, in order of urgency, instead of what was expected before. Those that are `done` go."""
+    def expect(
+        self, windows: Iterable[Window], done: Callable[[Window], bool], strange: Callable[[Window], bool]
+    ) -> None:
+        """Go on with these, in order of urgency, instead of what was expected before. Those that are `done` go; those
+        that are `strange`, which somebody needed before, go where there is too much."""
         with self._changed:
             for key in [key for key, held in self._held.items() if done(held.window)]:
                 del self._held[key]
             used = sum(held.nbytes for held in self._held.values()) + sum(map(self._size, self._loading.values()))
+            for key in [key for key, held in self._held.items() if strange(held.window)]:
+                if used > self._budget:
+                    used -= self._held.pop(key).nbytes
             self._queue = {}
             for window in windows:
                 if window.key in self._held or window.key in self._loading:

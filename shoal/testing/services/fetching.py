@@ -48,8 +48,11 @@ def fetched(name: str, make: Callable[[Path], None]) -> Path:
                 draft = cache() / f"{name}.draft"
                 shutil.rmtree(draft, ignore_errors=True)
                 draft.mkdir()
-                make(draft)
-                draft.rename(folder)
+                try:
+                    make(draft)
+                    draft.rename(folder)
+                finally:
+                    shutil.rmtree(draft, ignore_errors=True)
     except OSError as error:
         raise ServiceUnavailable(f"{cache()} cannot be written: {error}") from None
     return folder

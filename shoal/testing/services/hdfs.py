@@ -59,7 +59,7 @@ class Hdfs(Service):
         except BaseException:
             kill(nodes)
             raise
-        running = Running(self.name, url, environment, ports, processes_of(nodes))
+        running = Running(self.name, str(folder), url, environment, ports, processes_of(nodes))
         running.note(folder)
         return running
 

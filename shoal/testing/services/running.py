@@ -33,6 +33,7 @@ class Running:
     """What is noted of it. `processes`: by their ids, when they began, for ids are used again."""
 
     name: str
+    folder: str
     url: str
     environment: dict[str, str]
     ports: dict[str, int]
@@ -43,9 +44,9 @@ class Running:
         """What the folder says; whether it is so, `alive` knows."""
         try:
             read = json.loads((folder / NOTE).read_text())
-        except FileNotFoundError:
+            return cls(**{**read, "processes": {int(pid): began for pid, began in read["processes"].items()}})
+        except (FileNotFoundError, ValueError, TypeError, KeyError):  # none, or of another version
             return None
-        return cls(**{**read, "processes": {int(pid): began for pid, began in read["processes"].items()}})
 
     def note(self, folder: Path) -> None:
         draft = folder / f"{NOTE}.draft"

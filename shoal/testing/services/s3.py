@@ -57,7 +57,7 @@ class S3(Service):
         except BaseException:
             kill(process)
             raise
-        running = Running(self.name, f"s3://{BUCKET}", environment, ports, processes_of(process))
+        running = Running(self.name, str(folder), f"s3://{BUCKET}", environment, ports, processes_of(process))
         running.note(folder)
         return running
 

@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -22,6 +23,7 @@ from shoal.testing.services.running import READY_S, Running, Service
 from shoal.testing.services.table import service
 
 keepers: set[int] = set()  # those that this process has started; they outlive a test, for that is what they are for
+_END_S = 30.0
 _KEEPER = """import sys
 words, sys.argv = sys.argv[1:], ["-m"]  # PyTorch is not needed here
 from shoal.testing.services.sharing import keep
@@ -43,13 +45,37 @@ def shared(kind: Service, folder: Path) -> Iterator[Running]:
             running = Running.noted(folder / kind.name)
             if running is None or not running.alive:
                 running = _start(kind, folder, users)
-        yield running
+        try:
+            yield running
+        finally:
+            fcntl.flock(held, fcntl.LOCK_UN)
+            if _unused(users):
+                _see_off(running)
 
 
 @contextlib.contextmanager
 def shared_by_name(name: str, folder: Path) -> Iterator[Running]:
     with shared(service(name), folder) as running:
         yield running
+
+
+def _unused(users: Path) -> bool:
+    """Whether nobody uses it any more: no user, only perhaps the keeper, holds the file."""
+    with users.open("a") as file:
+        for lock in (fcntl.LOCK_EX, fcntl.LOCK_SH):
+            try:
+                fcntl.flock(file, lock | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            return lock == fcntl.LOCK_EX
+    return True
+
+
+def _see_off(running: Running) -> None:
+    """Wait until a service that nobody uses has ended."""
+    until = time.monotonic() + _END_S
+    while Path(running.folder).exists() and time.monotonic() < until:
+        time.sleep(0.02)
 
 
 def _start(kind: Service, folder: Path, users: Path) -> Running:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -57,3 +59,10 @@ class TestRay(EngineContract):
         assert len([node for node in ray.nodes() if node["Alive"]]) == 2
         assert engine.slots == 2
         assert not engine.spans_machines  # two nodes, one machine
+
+
+def test_an_address_where_no_cluster_is_is_one_message() -> None:
+    words = "from shoal.data.preparing.on_ray import RayEngine\nRayEngine('127.0.0.1:1')"
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, timeout=120, check=False)
+    assert "no Ray cluster can be used at 127.0.0.1:1: [Errno 111] Connection refused. " in done.stderr
+    assert "Check --engine-option address" in done.stderr

@@ -218,6 +218,16 @@ def test_a_mistake_is_refused_with_what_to_do(
     assert not (tmp_path / "set" / "_manifest.json").exists()
 
 
+def test_a_folder_with_other_things_is_left_alone(ratings: Path, tmp_path: Path) -> None:
+    (tmp_path / "letters.parquet").write_text("mine")
+    for settings in ({}, {"overwrite": True}):
+        with pytest.raises(UserError, match="holds other things"):
+            prepare(ratings, tmp_path, engine=InProcess(), **settings)
+    assert names(tmp_path) == {"letters.parquet"}
+    with pytest.raises(UserError, match="is a file"):
+        prepare(ratings, tmp_path / "letters.parquet", engine=InProcess())
+
+
 @pytest.mark.parametrize("dest", [".", "below", ".."])
 def test_a_data_set_is_not_written_into_its_source_nor_around_it(ratings: Path, dest: str) -> None:
     with pytest.raises(ConfigError, match="another place"):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import io
+import linecache
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -217,11 +220,24 @@ def test_a_folder_of_images_needs_no_code(tmp_path: Path) -> None:
         ("augment:noise=score:copies=x", "give a number"),
         ("dedupe:id", "name=value"),
         (["dedupe", "dedupe:by=user"], "both reduce"),
+        (["dedupe", "normalise:columns=score"], "put it before"),
     ],
 )
 def test_a_wrong_job_is_refused_with_what_to_do(ratings: Path, tmp_path: Path, job: object, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         here(ratings, tmp_path, job=job)
+
+
+def test_a_job_with_another_text_is_another_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    marks = []
+    for number in (1, 2):
+        (tmp_path / "cleaning.py").write_text(f"def clean(batch):\n    return batch.slice({number * 10})\n")
+        sys.modules.pop("cleaning", None)
+        importlib.invalidate_caches()
+        linecache.clearcache()
+        marks.append(JobStep.of(Job(map=importlib.import_module("cleaning").clean)).describe())
+    assert marks[0] != marks[1]
 
 
 def test_what_reduce_raises_names_key_and_line(ratings: Path, tmp_path: Path) -> None:

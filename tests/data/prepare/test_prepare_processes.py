@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -180,6 +181,21 @@ def test_a_task_that_fails_is_tried_again_and_given_up_in_the_end(tmp_path: Path
         with pytest.raises(UserError, match="not with me"):
             list(engine.run([Failing("refused", Place.of(tmp_path / "refused"), refuses=True)]))
     assert (tmp_path / "refused" / "tried").read_text() == "1"
+
+
+@dataclass(frozen=True)
+class Full(Task):
+    """Works where the disk is full."""
+
+    def run(self) -> Result:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_is_told_at_once_with_what_to_do(tmp_path: Path) -> None:
+    said: list[str] = []
+    with LocalEngine(1, said.append) as engine, pytest.raises(UserError, match="--work DIR"):
+        list(engine.run([Full("full", Place.of(tmp_path))]))
+    assert said == []
 
 
 def test_a_bad_record_stops_the_command_with_status_2_and_one_message(tmp_path: Path) -> None:

@@ -99,6 +99,17 @@ def test_the_reason_says_what_is_wrong_with_a_line(tmp_path: Path, line: str, re
     assert bad.text == line
 
 
+def test_bad_records_are_told_between_the_good_ones_around_them(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("a,b\n" + "".join(f"{number},1\n" if number % 700 else "bad\n" for number in range(1, 3000)))
+    told: list[int] = []
+    found = find(Place.of(path))
+    for batch in read_all(found, NUMBERS, lambda bad: told.append(bad.offset)):
+        numbers = batch["a"].to_pylist()
+        assert len(told) == numbers[0] // 700 == numbers[-1] // 700
+    assert len(told) == 4
+
+
 def test_a_column_of_numbers_stays_one_though_some_value_is_none(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_text("a,b\n" + "".join(f"{number},{number / 2}\n" for number in range(100)) + "oops,1.5\n")
@@ -106,6 +117,14 @@ def test_a_column_of_numbers_stays_one_though_some_value_is_none(tmp_path: Path)
     assert len(rows) == 100
     assert rows[3] == {"a": 3, "b": 1.5}
     assert "'oops'" in bad.reason
+
+
+def test_a_column_of_text_stays_one_though_some_value_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_bytes(b"name,n\n" + b"plain,1\n" * 99 + b"\xff\xfe,2\n")
+    rows, (bad,) = read(path)
+    assert len(rows) == 99
+    assert bad.reason == "column 'name' should be string: invalid UTF8 data"
 
 
 def test_a_line_of_another_shape_does_not_spoil_the_guess(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shoal.data.formats import BadRecord, Split, find, lines, read_all
-from shoal.data.formats.lines import count_lines, pieces
+from shoal.data.formats import BadRecord, FormatError, Split, find, line_pieces, read_all
+from shoal.data.formats.line_pieces import pieces
+from shoal.data.formats.lines import count_lines
 from shoal.data.places import Place
 
 pytestmark = pytest.mark.unit
@@ -21,8 +22,8 @@ texts = st.lists(st.sampled_from([b"", b"a", b"\r", b"abc", b"one two", b"012345
 
 @pytest.fixture(params=[1, 3, 17, 1000])
 def piece_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(lines, "PIECE_BYTES", request.param)
-    monkeypatch.setattr(lines, "_BEYOND_BYTES", request.param)
+    monkeypatch.setattr(line_pieces, "PIECE_BYTES", request.param)
+    monkeypatch.setattr(line_pieces, "_BEYOND_BYTES", request.param)
     return int(request.param)
 
 
@@ -70,3 +71,15 @@ def test_quoted_values_are_whole_whatever_is_read_at_a_time(tmp_path: Path, text
 def test_lines_that_are_not_empty_are_counted(content: list[bytes], ends: bool) -> None:
     data = b"\n".join(content) + (b"\n" if ends else b"")
     assert count_lines(data) == sum(bool(line.strip(b"\r")) for line in data.split(b"\n"))
+
+
+def test_a_record_without_an_end_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_pieces, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(line_pieces, "_RECORD_BYTES", 1 << 20)
+    (tmp_path / "data.csv").write_text('text,n\n"two\nlines",1\n"open' + ",2\nmore" * 200_000)
+    found = find(Place.of(tmp_path / "data.csv"), "csv-multiline")
+    schema = found[0][1].schema(found[0][0])
+    with pytest.raises(FormatError, match=r"a record of more than 1 MiB, at byte 21"):
+        list(read_all(found, schema, lambda bad: None))
