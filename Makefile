@@ -2,6 +2,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+RUNS := $(VENV)/.runs
 INSTALLED := $(VENV)/.installed
 
 # the first interpreter that runs and is new enough; a name alone may be a shim with nothing behind it
@@ -20,7 +21,7 @@ help:
 	@echo "make format     let ruff format the code"
 	@echo "make clean      remove caches and build products (make distclean: and $(VENV))"
 
-demo: $(INSTALLED)
+demo: $(RUNS)
 	$(BIN)/shoal train examples/digits.py --workers 2 $(ARGS)
 
 test: $(INSTALLED)
@@ -41,7 +42,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(RUNS): pyproject.toml constraints.txt
 	@if [ -z "$(PYTHON)" ]; then \
 		echo "Python 3.11 or newer is needed and was not found: install it, or say which: make PYTHON=/path/to/python" >&2; \
 		exit 1; fi
@@ -53,7 +54,12 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@echo "Installing PyTorch (the first time this takes a minute or two)"
 	@$(PIP) torch
-	@echo "Installing shoal and what its tests need"
+	@echo "Installing shoal"
+	@$(PIP) --editable '.[digits]'
+	@touch $@
+
+$(INSTALLED): $(RUNS)
+	@echo "Installing what the tests need: Ray, Spark and clients of HDFS and S3 among it (a few minutes)"
 	@$(PIP) --editable '.[dev]'
 	@touch $@
 
