@@ -12,7 +12,7 @@ from shoal.data.preparing.engine import Engine, Say, engines
 from shoal.data.preparing.local import LocalEngine, cores
 from shoal.data.preparing.sizes import LEADER_BYTES, PROCESS_BYTES, Sizes, parse_size, show_size
 
-_LEAST_BYTES = 2 * LEADER_BYTES  # one process with the smallest sizes, and the one that leads
+_LEAST_BYTES = LEADER_BYTES + (192 << 20)  # one process with the smallest sizes, and the one that leads
 
 
 @engines.add("local")

@@ -10,11 +10,11 @@ from typing import Any
 
 from shoal.core.errors import UserError
 from shoal.data.formats import Found, find
-from shoal.data.manifest import NAME, Manifest, Shard, Statistics
+from shoal.data.manifest import Manifest
 from shoal.data.partition.sample import samples_for
 from shoal.data.partition.scheme import Partition
 from shoal.data.places import Place
-from shoal.data.preparing.builtin.moments import Moments, is_number
+from shoal.data.preparing.describing import describe, final_schema
 from shoal.data.preparing.division import Division, divide
 from shoal.data.preparing.engine import Engine
 from shoal.data.preparing.engines import open_engine, refuse_local_paths, sizes_for
@@ -23,11 +23,8 @@ from shoal.data.preparing.layout import Keyed, Layout
 from shoal.data.preparing.progress import Progress
 from shoal.data.preparing.rejects import gather
 from shoal.data.preparing.request import Request
-from shoal.data.preparing.shuffle import common_schema
 from shoal.data.preparing.sizes import Sizes, parse_size
-from shoal.data.preparing.spill import OWN, read_schema
 from shoal.data.preparing.stages import Runs, Stages, layout_for, tasks_of
-from shoal.data.preparing.step import Chain
 from shoal.data.preparing.task import Result
 from shoal.data.preparing.work import Work
 from shoal.data.preparing.write_task import WriteTask, group_rows
@@ -120,7 +117,7 @@ def _prepared(
     _refuse_nothing(request, runs, mapped, desk)
     division = divide(request, runs, stages)
     written = _write(request, runs, division, stages, desk)
-    manifest = _manifest(request, found, runs, division, written, rejected, learned)
+    manifest = describe(request, found, runs, division, written, rejected, learned)
     gather(
         [desk.place / f"map-{number:05}.rejects.jsonl" for number, one in enumerate(mapped) if one["rejected"]],
         request.dest,
@@ -172,11 +169,6 @@ def _refuse_nothing(request: Request, runs: Runs, mapped: Sequence[Result], desk
 
 def _write(request: Request, runs: Runs, division: Division, stages: Stages, desk: Work) -> list[Result]:
     schemas, _ = runs.schemas
-    whole = common_schema([read_schema(one) for one in schemas])
-    final = whole
-    for name in OWN:
-        if name in final.names:
-            final = final.remove(final.get_field_index(name))
     key = runs.results[0].get("key") if request.partition.is_line else None
     rows = group_rows(runs.rows, runs.nbytes)
     tasks = [
@@ -187,7 +179,7 @@ def _write(request: Request, runs: Runs, division: Division, stages: Stages, des
             desk.shard_name(number),
             pieces,
             tuple(schemas),
-            final.serialize().to_pybytes(),
+            final_schema(runs).serialize().to_pybytes(),
             rows,
             key,
         )
@@ -197,69 +189,8 @@ def _write(request: Request, runs: Runs, division: Division, stages: Stages, des
     return stages.run("write", tasks, sizes)
 
 
-def _manifest(
-    request: Request,
-    found: list[Found],
-    runs: Runs,
-    division: Division,
-    written: Sequence[Result],
-    rejected: int,
-    learned: Sequence[Any],
-) -> Manifest:
-    schemas, _ = runs.schemas
-    schema = common_schema([read_schema(one) for one in schemas])
-    for name in OWN:
-        if name in schema.names:
-            schema = schema.remove(schema.get_field_index(name))
-    shards = tuple(Shard.model_validate(result["shard"]) for result in written)
-    arrow_schema, fields = Manifest.pack_schema(schema)
-    return Manifest(
-        rows=sum(shard.rows for shard in shards),
-        bytes=sum(shard.bytes for shard in shards),
-        fields=fields,
-        arrow_schema=arrow_schema,
-        shards=shards,
-        partition=division.plan.model_dump(mode="json"),
-        statistics=_statistics(written, schema),
-        source={
-            "url": request.source.url,
-            "format": found[0][1].name,
-            "files": len(found),
-            "bytes": sum(entry.nbytes for entry, _ in found),
-        },
-        job={"steps": describe_steps(request.chain, learned)},
-        rejected=rejected,
-    )
-
-
-def describe_steps(chain: Chain, learned: Sequence[Any]) -> list[dict[str, Any]]:
-    """The steps, with what they have learned."""
-    return [
-        step.describe() | ({"learned": step.lesson(lesson)} if lesson is not None else {})
-        for step, lesson in zip(chain.steps, learned, strict=True)
-    ]
-
-
-def _statistics(written: Sequence[Result], schema: Any) -> dict[str, Statistics]:
-    whole: dict[str, Statistics] = {}
-    for field in schema:
-        moments = Moments()
-        for result in written:
-            moments += Moments(**result["statistics"][field.name])
-        if is_number(field.type) and moments.count:
-            whole[field.name] = Statistics(
-                nulls=moments.missing, min=moments.low, max=moments.high, mean=moments.mean, std=moments.std
-            )
-        else:
-            whole[field.name] = Statistics(nulls=moments.missing)
-    return whole
-
-
 def _count(shards: int | str, found: list[Found]) -> int:
     text = str(shards).strip()
     if text.lstrip("-").isdigit():
         return int(text)
     return max(1, -(-sum(entry.nbytes for entry, _ in found) // parse_size(text, "--shards")))
-
-
-__all__ = ["NAME", "Prepared", "prepare"]

@@ -10,7 +10,7 @@ from shoal.core.errors import ConfigError
 _UNITS = {"": 1, "b": 1, **{f"{letter}ib": 1 << 10 * (power + 1) for power, letter in enumerate("kmgt")}}
 _UNITS |= {f"{letter}b": 1000 ** (power + 1) for power, letter in enumerate("kmgt")}
 PROCESS_BYTES = 384 << 20  # what a process needs at most, with the usual sizes
-LEADER_BYTES = 192 << 20  # and the one that hands out tasks
+LEADER_BYTES = 256 << 20  # and the one that lists files and hands out tasks
 _LARGEST = 8  # times the usual
 _ITSELF_BYTES = 160 << 20  # Python, NumPy and Arrow with next to no data
 

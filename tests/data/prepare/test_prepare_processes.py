@@ -30,7 +30,7 @@ from shoal.data.preparing.task import Result, Task
 pytestmark = pytest.mark.ranks
 
 DEADLINE_S = 60.0
-ASKED_BYTES = 384 << 20  # the least that is accepted
+ASKED_BYTES = 448 << 20  # the least that is accepted
 
 
 def wait_until(true: Callable[[], bool], what: str) -> None:
@@ -224,12 +224,12 @@ def peak_bytes(source: Path, dest: Path) -> int:
 
 def test_memory_does_not_grow_with_the_data(tmp_path: Path) -> None:
     part = table(50_000).append_column("text", pa.array([f"{row:0500}" for row in range(50_000)]))
-    for name, files in (("some", 2), ("more", 8)):
+    for name, rows_of_each in (("some", 10_000), ("more", 50_000)):
         (tmp_path / name).mkdir()
-        for number in range(files):
-            pc.write_csv(part, tmp_path / name / f"{number}.csv")
+        for number in range(8):
+            pc.write_csv(part.slice(0, rows_of_each), tmp_path / name / f"{number}.csv")
     some = peak_bytes(tmp_path / "some", tmp_path / "set of some")
     more = peak_bytes(tmp_path / "more", tmp_path / "set of more")
-    assert some < ASKED_BYTES
+    grown = 8 * part.nbytes * 4 / 5
     assert more < ASKED_BYTES
-    assert more - some < 2 * part.nbytes, f"{some >> 20} MiB for 2 files, {more >> 20} MiB for 8"
+    assert more - some < grown / 3, f"{some >> 20} MiB for a fifth of the data, {more >> 20} MiB for all"
