@@ -12,7 +12,7 @@ import numpy as np
 from shoal.core.errors import UserError
 from shoal.data.formats.base import BadRecord, FormatError, Split, format_named
 from shoal.data.shards.columns import Column, Decode, Values, choose_columns, values_of
-from shoal.data.shards.images import decode_image
+from shoal.data.shards.images import decode_image, require_decoders
 
 _IMAGES = ("image", "img", "jpg", "jpeg", "png", "webp", "bmp")
 _ARRAYS = ("npy",)
@@ -41,6 +41,8 @@ class Wanted:
         if columns is None:
             columns = [name for name in schema.names if name not in _KEYS]
         chosen = choose_columns(schema, columns, {**known, **(decode or {})}, where)
+        if any(column.decode is decode_image for column in chosen):
+            require_decoders()
         names = dict.fromkeys(name for column in chosen for name in column.names)
         return cls(pa.schema([schema.field(name) for name in names], schema.metadata), chosen)
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from shoal.data.formats.base import Format, FormatError
 from shoal.data.places import Entry
 
-_LOOKERS = 16  # files looked at together: for remote ones it is the waiting that takes the time
+_LOOKERS_NEAR, _LOOKERS_FAR = 1, 16  # files looked at together: for remote ones it is the waiting that takes the time
 
 
 def agree(format: Format, entries: Sequence[Entry]) -> Any:  # noqa: A002 - it is one
@@ -18,7 +18,8 @@ def agree(format: Format, entries: Sequence[Entry]) -> Any:  # noqa: A002 - it i
     import pyarrow as pa
 
     assert entries, "a schema of no files was asked for"
-    with ThreadPoolExecutor(min(_LOOKERS, len(entries)), thread_name_prefix="shoal-schema") as pool:
+    lookers = _LOOKERS_NEAR if entries[0].place.is_local else _LOOKERS_FAR
+    with ThreadPoolExecutor(min(lookers, len(entries)), thread_name_prefix="shoal-schema") as pool:
         schemas = list(pool.map(format.schema, entries))
     common = schemas[0]
     for entry, schema in zip(entries[1:], schemas[1:], strict=True):
