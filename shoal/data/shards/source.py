@@ -77,6 +77,7 @@ class ShardSource(Source):
             kept=max(2, int(self._memory / _PARTS / largest)),
             keep_all=data.blocks.nbytes <= self._memory * _KEPT_WHOLE,
         )  # fmt: skip
+        self._told: dict[int, str] = {}
         self._probed: dict[int, Decoded] = {}
         self._windows: tuple[object, Windows] | None = None
         self._inline: tuple[Windows, Assembler] | None = None  # streams of single requests come one after the other
@@ -179,6 +180,11 @@ class ShardSource(Source):
         blocks = self.data.blocks.of(indices)
         there = [number for number in np.unique(blocks).tolist() if self._is_readable(number)]
         return indices[np.isin(blocks, there)]
+
+    def complaints(self) -> list[str]:
+        new = {number: words for number, words in self._reader.damaged.items() if number not in self._told}
+        self._told.update(new)
+        return list(new.values())
 
     def _is_readable(self, number: int) -> bool:
         return number not in self._reader.damaged and self._reader.read(number) is not None
