@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 from collections.abc import Sequence
 from typing import Any
@@ -9,8 +10,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shoal.core.errors import ConfigError
+
 Pixels = npt.NDArray[np.uint8]
 _JPEG = b"\xff\xd8\xff"
+
+
+def require_decoders() -> None:
+    """Raise `ConfigError` where images cannot be decoded here."""
+    missing = [name for name in ("simplejpeg", "PIL") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"decoding images needs {' and '.join(missing)}: pip install 'shoal[images]'")
 
 
 def decode_image(data: Any) -> Pixels:

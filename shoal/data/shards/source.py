@@ -22,7 +22,7 @@ from shoal.data.shards.collating import Collator, Part
 from shoal.data.shards.columns import IMAGE, Decode, choose_columns
 from shoal.data.shards.decoding import BlockReader, Decoded
 from shoal.data.shards.fetching import DamagedError, Fetcher
-from shoal.data.shards.images import decode_image
+from shoal.data.shards.images import decode_image, require_decoders
 from shoal.data.shards.lanes import LaneOrder
 from shoal.data.shards.opening import DataSet, open_data_set
 from shoal.data.shards.patience import Patience
@@ -69,6 +69,8 @@ class ShardSource(Source):
         self._columns = choose_columns(
             data.manifest.schema, columns, {IMAGE: decode_image, **(decode or {})}, f"the data set {place}"
         )
+        if any(column.decode is decode_image for column in self._columns):
+            require_decoders()
         self._memory = int(settings.memory_mib * _MIB)
         largest = max(1.0, max(data.blocks.rows) * data.blocks.row_bytes)
         self._fetcher = Fetcher(data, self._patience, self._cache())
