@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import pickle
-import resource
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +43,6 @@ def test_a_stream_has_the_samples_of_the_order_over_epochs(tmp_path: Path, memor
     for loaded in loads.stream(requests(SAMPLES, 64, 0, 1, 2), epochs=3):
         assert loaded.indices.tolist() == loads.indices(loaded.request).tolist()
         assert_numbered(loaded)
-    assert threading.active_count() < 50
 
 
 def test_other_cuts_of_an_epoch_give_the_same_samples(tmp_path: Path) -> None:
@@ -305,4 +302,3 @@ def test_a_data_set_of_100_times_the_memory_is_read_within_it(tmp_path: Path) ->
 def test_the_place_may_be_a_place(tmp_path: Path) -> None:
     numbered_data_set(tmp_path, 10)
     assert len(ShardSource(Place.of(tmp_path))) == 10
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > 0
