@@ -34,6 +34,7 @@ from benchmarks.report import Figures
 PACKAGES = ["torch", "shoal", "mosaicml-streaming", "webdataset", "simplejpeg", "pillow", "pyarrow"]
 IMAGES = {
     "shoal": "Shoal, all in 256 MiB",
+    "shoal-processes": "Shoal, the same with loader.processes=2",
     "shoal-streaming": "Shoal, within 16 MiB",
     "dataloader": "PyTorch DataLoader, Pillow",
     "mosaic": "MosaicML Streaming",

@@ -12,6 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,11 @@ WORKERS = 2
 _KEPT: list[Any] = []  # what is defined goes with the library
 
 
-def shoal_loader(place: Path | str, batch: int, memory_mib: float) -> Callable[[int], Iterator[int]]:
+def shoal_loader(
+    place: Path | str, batch: int, memory_mib: float, processes: int = 0
+) -> Callable[[int], Iterator[int]]:
+    """Threads end with each epoch, so that no epoch is read ahead in the one before; processes, which read only a few
+    batches ahead, live as long as a run."""
     from shoal.core.config import LoaderSettings
     from shoal.core.cursor import Batches
     from shoal.data.loader import Loader, Request
@@ -31,7 +36,18 @@ def shoal_loader(place: Path | str, batch: int, memory_mib: float) -> Callable[[
 
     source = ShardSource(place, settings=LoaderSettings(memory_mib=memory_mib, cache_mib=0))
     samples = len(source)
-    loader = Loader(source, 1, batches=Batches(samples, batch, max(1, batch // 64)))
+    loader = Loader(source, 1, processes=processes, batches=Batches(samples, batch, max(1, batch // 64)))
+    if processes:
+        endless = loader.stream(
+            Request(number, at, min(at + batch, samples)) for number in count() for at in range(0, samples, batch)
+        )
+
+        def in_a_row(number: int) -> Iterator[int]:
+            for loaded in islice(endless, -(-samples // batch)):
+                assert loaded.request.epoch == number
+                yield len(loaded.batch[0])
+
+        return in_a_row
 
     def epoch(number: int) -> Iterator[int]:
         cuts = (Request(number, at, min(at + batch, samples)) for at in range(0, samples, batch))
@@ -159,6 +175,7 @@ def elsewhere(folder: Path) -> str:
 LOADERS: dict[str, Callable[[Path, int], Callable[[int], Iterator[int]]]] = {
     "shoal": lambda folder, batch: shoal_loader(folder / "shards", batch, 256.0),
     "shoal-streaming": lambda folder, batch: shoal_loader(folder / "shards", batch, 16.0),
+    "shoal-processes": lambda folder, batch: shoal_loader(folder / "shards", batch, 256.0, WORKERS),
     "shoal-remote": lambda folder, batch: shoal_loader(elsewhere(folder), batch, 16.0),
     "dataloader": lambda folder, batch: data_loader(Pictures(folder, "pillow"), batch, WORKERS),
     "dataloader-simplejpeg": lambda folder, batch: data_loader(Pictures(folder, "simplejpeg"), batch, WORKERS),
@@ -208,8 +225,8 @@ def main() -> None:
     rates = []
     for number in range(epochs):
         begun, cpu_s, samples = time.perf_counter(), cpu_seconds(), 0
-        for count in epoch(number):
-            samples += count
+        for taken_now in epoch(number):
+            samples += taken_now
         taken = {"seconds": time.perf_counter() - begun, "cpu_seconds": cpu_seconds() - cpu_s}
         rates.append({"samples": samples, **taken})
     Path(sys.argv[5]).write_text(json.dumps(rates))

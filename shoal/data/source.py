@@ -80,6 +80,10 @@ class Source(ABC):
         """Those of `indices` that can be read, where others are to be left out."""
         return indices
 
+    def complaints(self) -> list[str]:
+        """What a user should know of samples that were left out, in words, each said once."""
+        return []
+
     @property
     def mark(self) -> str:
         """Differs where the samples do, as far as a source can say that without reading them."""

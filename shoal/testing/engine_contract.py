@@ -217,7 +217,8 @@ class EngineContract:
             f"{needed}\nfrom shoal.data.preparing.prepare import prepare\n"
             f"prepare({source!r}, {place + '/set'!r}, engine={made_so}, work={str(work)!r}, **{settings!r})\n"
         )
-        with subprocess.Popen([sys.executable, "-c", script]) as process:
+        environment = {**os.environ, "TMPDIR": str(tmp_path)}  # what it leaves when it is killed goes with the test
+        with subprocess.Popen([sys.executable, "-c", script], env=environment) as process:
             wait_for(lambda: bool(list(work.glob("*/*/map-00000.json"))), process)
             process.send_signal(signal.SIGKILL)
         assert not (Place.of(place) / "set" / NAME).exists()

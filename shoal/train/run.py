@@ -532,6 +532,8 @@ class Run:
             self._scribe(SizeWished(self.cursor.step, self._place.view.size, wish.workers, wish.reason))
             if self._place.keeps_record:
                 self._session.report(size_message(wish))
+        for words in self._spec.train.complaints():
+            self._scribe(Warned(words))
         self._rebalance(batch, result)
         if self._seen_view != self._place.view.number:
             self._seen_view = self._place.view.number

@@ -11,7 +11,6 @@ import contextlib
 import os
 import secrets
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -22,11 +21,11 @@ from shoal.core.errors import ConfigError
 from shoal.data.preparing.attempts import Attempts
 from shoal.data.preparing.engine import Engine, Say
 from shoal.data.preparing.local import cores
+from shoal.data.preparing.reach import knock
 from shoal.data.preparing.task import Result, Task
 from shoal.data.preparing.worker import answer, settle_arrow
 
 _STORE_BYTES = 80 << 20  # Ray wants this much; tasks pass files to each other, not objects
-_ANSWER_S = 5.0
 _AHEAD = 4  # tasks that wait on the cluster for each that runs
 _PACKAGE = Path(__file__).parents[2]
 
@@ -105,7 +104,7 @@ def _library() -> Any:
 
 def _join(ray: Any, address: str) -> None:
     try:
-        _knock(address)
+        knock(address)
         ray.init(
             address=address,
             runtime_env={"py_modules": [str(_PACKAGE)], "excludes": ["**/__pycache__"]},
@@ -118,13 +117,6 @@ def _join(ray: Any, address: str) -> None:
             f"no Ray cluster can be used at {address}: {said[0]}. Check --engine-option address (or RAY_ADDRESS), and "
             "that the cluster runs the same versions of Python and Ray"
         ) from None
-
-
-def _knock(address: str) -> None:
-    """Raises `OSError` if nobody listens there, which Ray takes minutes to find out."""
-    host, _, port = address.rpartition("://")[2].partition(":")
-    if host and port.isdigit():
-        socket.create_connection((host, int(port)), _ANSWER_S).close()
 
 
 def _start(ray: Any, processes: int, closing: contextlib.ExitStack) -> None:

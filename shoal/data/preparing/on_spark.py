@@ -24,6 +24,7 @@ from shoal.core.errors import ConfigError
 from shoal.data.preparing.attempts import Attempts
 from shoal.data.preparing.engine import Engine, Say
 from shoal.data.preparing.local import cores
+from shoal.data.preparing.reach import knock
 from shoal.data.preparing.task import Result, Task
 from shoal.data.preparing.worker import answer, settle_arrow
 
@@ -146,6 +147,10 @@ def _start(pyspark: Any, master: str, settings: Mapping[str, str], closing: cont
     for name, value in {**chosen, **settings}.items():
         configuration.set(name, value)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    try:
+        knock(master)
+    except OSError as error:
+        raise _refused(master, str(error)) from None
     gateway = _java(configuration, folder / _LOG)
     closing.callback(_end, gateway)
     try:
@@ -153,14 +158,18 @@ def _start(pyspark: Any, master: str, settings: Mapping[str, str], closing: cont
             warnings.simplefilter("ignore")
             context = pyspark.SparkContext(conf=configuration, gateway=gateway)
     except Exception as error:
-        raise ConfigError(
-            f"Spark cannot be used on {master}: {_cause(error)}. Check --engine-option master, and that the cluster "
-            "runs the same versions of Python and Spark"
-        ) from None
+        raise _refused(master, _cause(error)) from None
     closing.callback(context.stop)
     if not here:
         context.addPyFile(str(_zipped(folder)))
     return context
+
+
+def _refused(master: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"Spark cannot be used on {master}: {why}. Check --engine-option master, and that the cluster runs the same "
+        "versions of Python and Spark"
+    )
 
 
 def _java(configuration: Any, log: Path) -> Any:

@@ -77,7 +77,8 @@ class Assembler:
                 place = int(places[-1])
                 self._latest[window.lane] = window, place, place == window.stop - window.start - 1
         if before != {lane: (window.key, used_up) for lane, (window, _, used_up) in self._latest.items()}:
-            self._windows.expect(self._coming(), self._is_done, lambda window: window.lane not in self._latest)
+            share = len(self._latest) / self._order.plan.lanes
+            self._windows.expect(self._coming(), self._is_done, lambda window: window.lane not in self._latest, share)
 
     def _coming(self) -> list[Window]:
         """The windows that will be needed, the most urgent first: by how many batches their lanes have left."""

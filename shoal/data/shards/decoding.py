@@ -58,7 +58,10 @@ class BlockReader:
         except DamagedError as error:
             if not self._skip:
                 raise
-            self.damaged[number] = str(error)
+            rows = self._data.blocks.rows[number]
+            self.damaged[number] = (
+                f"{self._data.stored[number].words} is damaged, {rows} samples are left out: {error.why}"
+            )
             return None
 
 

@@ -23,7 +23,7 @@ class DamagedError(UserError):
             f"{words} is damaged: {why}. Bring back the file, prepare the data set again, or go on without these rows: "
             "--set loader.corrupt=skip"
         )
-        self.number = number
+        self.number, self.why = number, why
 
 
 class Fetcher:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -50,6 +51,8 @@ class DataSet:
 def open_data_set(place: Place, name: str, patience: Patience) -> DataSet:
     """Read manifest and footers. Raises `AccessError`, `ManifestError` or `ConfigError` that say what is wrong and
     where, if a shard is missing, or of other length, rows or schema than the manifest says."""
+    if importlib.util.find_spec("pyarrow") is None:
+        raise ConfigError(f"reading {place} needs pyarrow: pip install 'shoal[data]'")
     manifest = persist(lambda: Manifest.read(place), patience, f"the manifest of {place}", not place.is_local)
     if manifest.rows == 0:
         raise ConfigError(f"the {name} data in {place} is empty: its manifest counts no rows")

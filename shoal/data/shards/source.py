@@ -22,7 +22,7 @@ from shoal.data.shards.collating import Collator, Part
 from shoal.data.shards.columns import IMAGE, Decode, choose_columns
 from shoal.data.shards.decoding import BlockReader, Decoded
 from shoal.data.shards.fetching import DamagedError, Fetcher
-from shoal.data.shards.images import decode_image
+from shoal.data.shards.images import decode_image, require_decoders
 from shoal.data.shards.lanes import LaneOrder
 from shoal.data.shards.opening import DataSet, open_data_set
 from shoal.data.shards.patience import Patience
@@ -69,6 +69,8 @@ class ShardSource(Source):
         self._columns = choose_columns(
             data.manifest.schema, columns, {IMAGE: decode_image, **(decode or {})}, f"the data set {place}"
         )
+        if any(column.decode is decode_image for column in self._columns):
+            require_decoders()
         self._memory = int(settings.memory_mib * _MIB)
         largest = max(1.0, max(data.blocks.rows) * data.blocks.row_bytes)
         self._fetcher = Fetcher(data, self._patience, self._cache())
@@ -77,6 +79,7 @@ class ShardSource(Source):
             kept=max(2, int(self._memory / _PARTS / largest)),
             keep_all=data.blocks.nbytes <= self._memory * _KEPT_WHOLE,
         )  # fmt: skip
+        self._told: dict[int, str] = {}
         self._probed: dict[int, Decoded] = {}
         self._windows: tuple[object, Windows] | None = None
         self._inline: tuple[Windows, Assembler] | None = None  # streams of single requests come one after the other
@@ -179,6 +182,11 @@ class ShardSource(Source):
         blocks = self.data.blocks.of(indices)
         there = [number for number in np.unique(blocks).tolist() if self._is_readable(number)]
         return indices[np.isin(blocks, there)]
+
+    def complaints(self) -> list[str]:
+        new = {number: words for number, words in self._reader.damaged.items() if number not in self._told}
+        self._told.update(new)
+        return list(new.values())
 
     def _is_readable(self, number: int) -> bool:
         return number not in self._reader.damaged and self._reader.read(number) is not None

@@ -55,7 +55,8 @@ def _is_cut(piece: Piece, order: LaneOrder) -> bool:
 
 class Windows:
     """Holds windows. What is expected is loaded by threads in the background, in that order, as long as all of it is
-    within `budget_bytes`; what is needed is loaded in any case. Threads end when there is nothing left to load."""
+    within its share of `budget_bytes`; what is needed is loaded in any case. Threads end when there is nothing left to
+    load."""
 
     def __init__(self, load: Callable[[Window], Held], budget_bytes: int, row_bytes: float, threads: int) -> None:
         self._load, self._budget, self._row_bytes, self._threads = load, budget_bytes, row_bytes, threads
@@ -83,23 +84,24 @@ class Windows:
             return {window.key: self._held[window.key] for window in windows}
 
     def expect(
-        self, windows: Iterable[Window], done: Callable[[Window], bool], strange: Callable[[Window], bool]
+        self, windows: Iterable[Window], done: Callable[[Window], bool], strange: Callable[[Window], bool], share: float
     ) -> None:
         """Go on with these, in order of urgency, instead of what was expected before. Those that are `done` go; those
-        that are `strange`, which somebody needed before, go where there is too much."""
+        that are `strange`, which somebody needed before, go where there is too much. `share` of the budget may be
+        used: the rest is for those who read other lanes."""
         with self._changed:
             for key in [key for key, held in self._held.items() if done(held.window)]:
                 del self._held[key]
             used = sum(held.nbytes for held in self._held.values()) + sum(map(self._size, self._loading.values()))
             for key in [key for key, held in self._held.items() if strange(held.window)]:
-                if used > self._budget:
+                if used > self._budget * share:
                     used -= self._held.pop(key).nbytes
             self._queue = {}
             for window in windows:
                 if window.key in self._held or window.key in self._loading:
                     continue
                 used += self._size(window)
-                if used > self._budget:
+                if used > self._budget * share:
                     break
                 self._queue[window.key] = window
             self._start()

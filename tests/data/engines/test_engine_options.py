@@ -64,3 +64,11 @@ def test_an_engine_that_is_given_is_its_owners_to_close() -> None:
     with open_engine(mine, None, None, print, {}) as opened:
         assert opened is mine
     assert not mine.closed
+
+
+@pytest.mark.parametrize(
+    ("engine", "option"), [("ray", {"address": "127.0.0.1:1"}), ("spark", {"master": "spark://127.0.0.1:1"})]
+)
+def test_where_no_cluster_is_is_told_at_once(engine: str, option: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"127\.0\.0\.1:1: .*Connection refused\. Check --engine-option"):
+        open_engine(engine, None, None, print, option).__enter__()

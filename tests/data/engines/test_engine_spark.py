@@ -12,6 +12,8 @@ from shoal.testing.engine_contract import EngineContract
 from shoal.testing.services import ServiceUnavailable
 from shoal.testing.services.running import java
 
+QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}  # for a short life
+
 pytestmark = pytest.mark.contract
 
 
@@ -21,7 +23,7 @@ def on_spark() -> Iterator[Engine]:
         java()
     except ServiceUnavailable as reason:
         pytest.skip(f"no Spark can be had here: {reason}")
-    with SparkEngine("local[2]") as engine:
+    with SparkEngine("local[2]", settings=QUICK) as engine:
         yield engine
 
 
@@ -32,7 +34,7 @@ class TestSpark(EngineContract):
 
     @pytest.fixture
     def made_by(self) -> tuple[str, str]:
-        return "from shoal.data.preparing.on_spark import SparkEngine", "SparkEngine('local[2]')"
+        return "from shoal.data.preparing.on_spark import SparkEngine", f"SparkEngine('local[2]', settings={QUICK!r})"
 
     @pytest.fixture
     def place(self, hdfs: str) -> str:

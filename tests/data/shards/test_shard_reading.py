@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import pickle
-import resource
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +43,6 @@ def test_a_stream_has_the_samples_of_the_order_over_epochs(tmp_path: Path, memor
     for loaded in loads.stream(requests(SAMPLES, 64, 0, 1, 2), epochs=3):
         assert loaded.indices.tolist() == loads.indices(loaded.request).tolist()
         assert_numbered(loaded)
-    assert threading.active_count() < 50
 
 
 def test_other_cuts_of_an_epoch_give_the_same_samples(tmp_path: Path) -> None:
@@ -268,41 +265,47 @@ def test_an_image_that_cannot_be_used_is_named(tmp_path: Path, bad: bytes, why: 
 # ---- memory
 
 _MEASURED = """
-import resource, sys
-import torch
+import re, sys
+from pathlib import Path
+import pyarrow.dataset, pyarrow.parquet  # what they take is not meant
 from shoal.core.config import LoaderSettings
 from shoal.core.cursor import Batches
 from shoal.data.loader import Loader, Request
 from shoal.data.shards import ShardSource
+
+def status(name):
+    return int(re.search(name + r":\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+
 data = ShardSource(sys.argv[1], settings=LoaderSettings(memory_mib=float(sys.argv[2])))
 loads = Loader(data, 1, batches=Batches(len(data), 256, 16))
-def stream(count):
-    seen = 0
-    for loaded in loads.stream(Request(0, at, at + 256) for at in range(0, count * 256, 256)):
-        seen += len(loaded.indices)
-    return seen
-stream(2)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-assert stream(len(data) // 256) == len(data) // 256 * 256
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+before = status("VmRSS")
+seen = sum(len(one.indices) for one in loads.stream(Request(0, at, at + 256) for at in range(0, len(data) - 256, 256)))
+assert seen >= len(data) - 512
+print(status("VmHWM") - before)
 """
+
+
+def grown_mib(folder: Path, memory_mib: float) -> float:
+    """By how much the memory of a process grows that reads an epoch."""
+    words = [sys.executable, "-c", _MEASURED, str(folder), str(memory_mib)]
+    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=120)
+    return int(done.stdout) / 1024
 
 
 @pytest.mark.ranks
 def test_a_data_set_of_100_times_the_memory_is_read_within_it(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     groups = []
-    for _ in range(400):  # 100 MiB in blocks of a quarter
-        values = pa.array(rng.integers(0, 1 << 62, 32 * 1024))
+    for _ in range(400):  # 50 MiB in blocks of an eighth of one
+        values = pa.array(rng.integers(0, 1 << 62, 16 * 1024))
         groups.append(pa.table({"x": pa.FixedSizeListArray.from_arrays(values, 128)}))
-    write_data_set(tmp_path, [groups[at : at + 50] for at in range(0, 400, 50)], groups[0].schema)
-    words = [sys.executable, "-c", _MEASURED, str(tmp_path), "4"]
-    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=120)
-    grown_mib = int(done.stdout) / 1024
-    assert grown_mib < 4 * 4, f"the data set has 100 MiB, 4 may be used, and memory grew by {grown_mib:.0f} MiB"
+    write_data_set(tmp_path, [groups[at : at + 100] for at in range(0, 400, 100)], groups[0].schema)
+    # about 20 MiB are libraries and what allocators keep, however little windows may take
+    assert grown_mib(tmp_path, 0.5) < 40
+    assert grown_mib(tmp_path, 512.0) > 80, "the measurement would not notice"
 
 
 def test_the_place_may_be_a_place(tmp_path: Path) -> None:
     numbered_data_set(tmp_path, 10)
     assert len(ShardSource(Place.of(tmp_path))) == 10
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > 0

@@ -68,6 +68,13 @@ def test_a_worker_is_killed_another_comes_and_every_sample_counts_once(trials: T
     assert "of a full shuffle" in told["why"]
 
 
+def test_a_dry_run_says_how_well_the_shards_are_mixed(trials: Trials, manifest: Manifest) -> None:
+    done, _ = trials.train(from_shards(), "--dry-run")
+    assert done.status == 0, done.err
+    assert "Shuffle" in done.out
+    assert "of a full shuffle" in done.out
+
+
 KILL_A_LOADER = """
             if rank() == 1 and step() == 14 and once('loader'):
                 import multiprocessing
@@ -121,6 +128,8 @@ def test_a_damaged_row_group_is_left_out_and_the_coverage_says_so(
         assert summary["coverage"] == {
             "expected": expected, "once": expected - missed, "missed": missed, "repeated": 0
         }  # fmt: skip
+        (told,) = [event["message"] for event in run.events("warning") if "damaged" in event["message"]]
+        assert f"row group 3 of {tmp_path / 'shards' / manifest.shards[2].file} is damaged, {rows} samples" in told
         outcomes.append(summary["params_sha256"])
     assert outcomes[0] == outcomes[1]
 
