@@ -25,7 +25,7 @@ from shoal.comm.shm_reducer import ShmReducer
 from shoal.core.coverage import EpochCoverage
 from shoal.core.errors import NonFiniteLoss
 from shoal.core.order import WholeOrder, epoch_order
-from shoal.data.loader import Loader, Request
+from shoal.data.loader import Loader
 from shoal.data.tensors import TensorSource
 from shoal.launch.session import Session
 from shoal.strategies.allreduce import AllReduce, AllReduceReplica
@@ -85,11 +85,13 @@ def grain_lost_between_workers(session: Session) -> None:
 
 
 def order_of_each_worker_its_own(session: Session) -> None:
-    def indices(loader: Loader, request: Request) -> Any:
-        order = WholeOrder(loader._seed + session.world.rank, len(loader.source))
-        return order.at(request.epoch, request.start, request.stop)
+    original = Loader.stream
 
-    put(Loader, "indices", indices)
+    def stream(loader: Loader, *given: Any, **named: Any) -> Any:
+        loader.order = WholeOrder(loader._seed + session.world.rank, len(loader.source))
+        return original(loader, *given, **named)
+
+    put(Loader, "stream", stream)
 
 
 def order_the_same_in_every_epoch(session: Session) -> None:
@@ -267,7 +269,7 @@ def coverage_of_what_was_handed_out(session: Session) -> None:
             yield work
 
     put(Run, "works", works)
-    put(CoverageRecord, "commit", lambda self, own, spans, order: None)
+    put(CoverageRecord, "commit", lambda self, own, spans, order, readable: None)
 
 
 # ---- evaluation

@@ -45,7 +45,7 @@ Run._move_on = move_on
     "the samples of the dead are forgotten": (
         """
 from shoal.train.saving import CoverageRecord
-CoverageRecord.commit = lambda self, own, spans, order: self._epoch.commit(own)
+CoverageRecord.commit = lambda self, own, spans, order, readable: self._epoch.commit(own)
 """,
         COVERAGE,
     ),
