@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shoal.core.config import LoaderSettings
 from shoal.core.cursor import Batches
 from shoal.core.errors import ConfigError
 from shoal.core.order import Indices, Order
@@ -57,6 +58,20 @@ class SlicedSource(Source):
     def digest(self) -> str | None:
         return None if self._source.digest is None else f"{self._source.digest}[{self._start}:{self._stop}]"
 
+    @property
+    def mark(self) -> str:
+        return f"{self._source.mark}[{self._start}:{self._stop}]"
+
+    def complaints(self) -> list[str]:
+        return self._source.complaints()
+
+    @property
+    def bytes_read(self) -> int:
+        return self._source.bytes_read + super().bytes_read
+
+    def under(self, settings: LoaderSettings) -> SlicedSource:
+        return SlicedSource(self._source.under(settings), self._start, self._stop)
+
     def order(self, seed: int, shuffle: bool, batches: Batches | None = None) -> Order:
         inner = self._source.order(seed, shuffle)
         return _SlicedOrder(inner, len(self._source), self._start, self._stop)
@@ -96,6 +111,20 @@ class JoinedSource(Source):
     def digest(self) -> str | None:
         found = [one.digest for one in self._sources]
         return None if None in found else "+".join(str(one) for one in found)
+
+    @property
+    def mark(self) -> str:
+        return "+".join(one.mark for one in self._sources)
+
+    def complaints(self) -> list[str]:
+        return [words for one in self._sources for words in one.complaints()]
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(one.bytes_read for one in self._sources) + super().bytes_read
+
+    def under(self, settings: LoaderSettings) -> JoinedSource:
+        return JoinedSource([one.under(settings) for one in self._sources])
 
     def fetch(self, indices: Indices, epoch: int, seed: int) -> Batch:
         of = np.searchsorted(self._starts, indices, side="right") - 1

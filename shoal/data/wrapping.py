@@ -41,6 +41,13 @@ class Wrapping(Source):
     def digest(self) -> str | None:
         return self.source.digest
 
+    @property
+    def mark(self) -> str:
+        return self.source.mark
+
+    def complaints(self) -> list[str]:
+        return self.source.complaints()
+
     def sampled(self) -> Self:
         return self._over(self.source.sampled())
 

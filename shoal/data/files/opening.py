@@ -33,7 +33,7 @@ def open_place(
     `place`."""
     prepared = _prepared(place, split)
     if prepared is not None:
-        from shoal.data.shards.source import ShardSource  # type: ignore[import-not-found,unused-ignore]
+        from shoal.data.shards.source import ShardSource
 
         source: Source = ShardSource(prepared, split or "given", columns=columns, decode=decode)
         return source

@@ -11,7 +11,7 @@ import numpy as np
 
 from shoal.core.errors import UserError
 from shoal.data.formats.base import BadRecord, FormatError, Split, format_named
-from shoal.data.shards.columns import Column, Decode, Values, choose_columns, values_of
+from shoal.data.shards.columns import Column, Decode, Values, choose_columns, model_dtype, values_of
 from shoal.data.shards.images import decode_image, require_decoders
 
 _IMAGES = ("image", "img", "jpg", "jpeg", "png", "webp", "bmp")
@@ -76,13 +76,7 @@ def read_splits(splits: Sequence[Split], wanted: Wanted) -> list[Values]:
 
 
 def _for_models(values: Values, column: Column) -> Values:
-    """Fractions as float32, as parameters are; whole numbers as int64, as targets must be. Numbers side by side are
-    fractions. Lists of whole numbers stay as they are, for they may be pixels."""
-    if not isinstance(values, np.ndarray):
-        return values
-    if values.dtype == np.float64 or len(column.names) > 1:
-        return values.astype(np.float32)
-    return values.astype(np.int64) if values.ndim == 1 and values.dtype.kind in "iu" else values
+    return values.astype(model_dtype(values, column), copy=False) if isinstance(values, np.ndarray) else values
 
 
 def refuse(bad: BadRecord) -> NoReturn:

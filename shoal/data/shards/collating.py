@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shoal.core.errors import ConfigError
 from shoal.core.order import Indices
-from shoal.data.shards.columns import Column, Packed, Values
+from shoal.data.shards.columns import Column, Packed, Values, model_dtype
 from shoal.data.shards.images import ImageError, decode_image, decode_images
 
 _WORTH_A_THREAD = 16 << 10  # bytes of an image: smaller ones are decoded no faster by two threads, which share a lock
@@ -45,7 +45,7 @@ class Collator:
             return self._decoded(column, _samples(parts, at, len(indices)), indices)
         first = parts[0][0][at]
         assert isinstance(first, np.ndarray)
-        answer = np.empty((len(indices), *first.shape[1:]), first.dtype)
+        answer = np.empty((len(indices), *first.shape[1:]), model_dtype(first, column))
         for part, places, slots in parts:
             values = part[at]
             assert isinstance(values, np.ndarray)

@@ -47,6 +47,15 @@ class Packed:
 Values = Array | Packed
 
 
+def model_dtype(values: Array, column: Column) -> np.dtype[Any]:
+    """Fractions as float32, as parameters are; whole numbers as int64, as targets must be. Numbers side by side are
+    fractions. Lists of whole numbers stay as they are, for they may be pixels."""
+    if values.dtype == np.float64 or len(column.names) > 1:
+        return np.dtype(np.float32)
+    whole = values.ndim == 1 and values.dtype.kind in "iu"
+    return np.dtype(np.int64) if whole else values.dtype
+
+
 def choose_columns(
     schema: Any, columns: Sequence[str | Sequence[str]] | None, decode: Mapping[str, Decode], where: str
 ) -> tuple[Column, ...]:

@@ -206,8 +206,8 @@ def garbage(folder: Path) -> None:
         (garbage, ManifestError, r"part-00001.parquet is no Parquet file, or damaged"),
         (other_schema, ManifestError, r"schema of .*part-00001.parquet is not .*: it has y: int32, the others y: int"),
         (fewer_rows, ManifestError, r"part-00001.parquet has 7 rows in 1 row groups, the manifest counts 50 in 5"),
-        (lambda folder: (folder / "manifest.json").unlink(), ManifestError, r"is no prepared data set: .*prepare"),
-        (lambda folder: (folder / "manifest.json").write_text("{}"), ManifestError, r"damaged or of another version"),
+        (lambda folder: (folder / "_manifest.json").unlink(), ManifestError, r"is no prepared data set: .*prepare"),
+        (lambda folder: (folder / "_manifest.json").write_text("{}"), ManifestError, r"damaged or of another version"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_data_set_is_said_before_training(

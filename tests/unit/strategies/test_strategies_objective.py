@@ -211,6 +211,8 @@ def test_the_size_of_a_batch() -> None:
     assert batch_size(torch.zeros(4, 2)) == 4
     assert batch_size({"text": ["a", "b", "c"], "b": torch.zeros(3)}) == 3
     assert batch_size([[torch.zeros(3)], "b"]) == 3
-    assert batch_size({"ragged": [torch.zeros(3), torch.zeros(4)], "b": torch.zeros(2)}) == 2  # a list may be uncollated
+    assert (
+        batch_size({"ragged": [torch.zeros(3), torch.zeros(4)], "b": torch.zeros(2)}) == 2
+    )  # a list may be uncollated
     with pytest.raises(ConfigError, match="no tensor"):
         batch_size(())
