@@ -154,7 +154,7 @@ class Unreliable(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
     """A disk on which every third file that is written has a wrong bit, and every fifth is refused."""
 
     protocol = "unreliable"
-    cachable = False
+    cacheable = False
     written = itertools.count(1)
 
     @classmethod
