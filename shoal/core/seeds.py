@@ -5,20 +5,15 @@ A seed is a hash of the run's seed and a position, so that it is the same whoeve
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
-Words = npt.NDArray[np.uint64]
-
 _MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
+GOLDEN = 0x9E3779B97F4A7C15
 
 
 def mix(*parts: int) -> int:
     """Hash integers to 64 well-mixed bits (splitmix64 over the parts; order matters)."""
     state = 0x5A0A1
     for part in parts:
-        state = (state ^ (part & _MASK)) + _GOLDEN & _MASK
+        state = (state ^ (part & _MASK)) + GOLDEN & _MASK
         state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
         state = (state ^ (state >> 27)) * 0x94D049BB133111EB & _MASK
         state ^= state >> 31
@@ -38,26 +33,6 @@ def grain_seed(seed: int, step: int, grain: int) -> int:
 def sample_seed(seed: int, epoch: int, sample: int) -> int:
     """Seed of what draws per sample (augmentation)."""
     return mix(3, seed, epoch, sample)
-
-
-def sample_seeds(seed: int, epoch: int, samples: npt.NDArray[np.int64]) -> Words:
-    """`sample_seed` of each of `samples`, at once."""
-    return scramble(np.uint64(mix(3, seed, epoch)) ^ samples.astype(np.uint64))
-
-
-def stage_seeds(samples: Words, stage: int) -> Words:
-    """`stage_seed` of each of the seeds `samples`, at once."""
-    return scramble(scramble(np.uint64(mix(8)) ^ samples) ^ np.uint64(stage))
-
-
-def scramble(words: Words) -> Words:
-    """What `mix` does with a part, for each of `words`: numbers that lie side by side become well-mixed ones."""
-    with np.errstate(over="ignore"):
-        state = words + np.uint64(_GOLDEN)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        mixed: Words = state ^ (state >> np.uint64(31))
-        return mixed
 
 
 def batch_seed(seed: int, epoch: int, first: int) -> int:

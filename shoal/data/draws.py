@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.core.seeds import Words, scramble
+from shoal.core.many_seeds import Words, scramble
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 

@@ -16,8 +16,9 @@ import torch
 from torch.utils.data import default_collate
 
 from shoal.core.errors import ConfigError
+from shoal.core.many_seeds import Words, sample_seeds, stage_seeds
 from shoal.core.order import Indices
-from shoal.core.seeds import Words, batch_seed, sample_seeds, stage_seed, stage_seeds
+from shoal.core.seeds import batch_seed, stage_seed
 from shoal.data.company import first_of, is_first_of
 from shoal.data.draws import Draws
 from shoal.data.generators import lent_generators, seed_all

@@ -720,6 +720,7 @@ class Run:
             result = None
             while result is None:
                 result = self._finish()
+            self._enter("save")
             self._follow_mirror(_INTERRUPTED_S if self.interrupted else self.config.checkpoint.mirror_wait_s)
             self._scribe(RunEnded(str(result["status"]), self.cursor, self.ledger.stopping, result))
             self._enter("end")
@@ -728,7 +729,6 @@ class Run:
 
     def _follow_mirror(self, deadline_s: float) -> None:
         """The last checkpoint is on disk: see it into the mirror."""
-        self._enter("save")
         tick = functools.partial(self._session.control.tick, self._place.me.seat)
         for event in self._saver.follow_mirror(deadline_s, tick):
             self._scribe(event)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.ranks
 
 def save_rows(session: Session, directory: str, spoilt: int | None) -> str:
     """Each worker contributes its rows of one matrix, as a strategy would; `spoilt` is the rank that has a NaN."""
-    from shoal.core.config import CheckpointSettings, resolve
+    from shoal.core.config import resolve
     from shoal.core.cursor import Cursor
     from shoal.core.state import Piece, ShardedState
     from shoal.train.ledger import Ledger
@@ -35,7 +35,7 @@ def save_rows(session: Session, directory: str, spoilt: int | None) -> str:
     )
     config = resolve(("a test", {"global_batch": 1, "comm.backend": "shm"}))
     place = Place(session, session.attendance.enter(0), config)
-    saver = Saver(Path(directory), CheckpointSettings())
+    saver = Saver(Path(directory), config, None, None)
     saver.settle(place.keeps_record)
     try:
         ledger = Ledger(cursor=Cursor(step=4))

@@ -17,8 +17,9 @@ from torch.utils.data import Dataset, IterableDataset
 
 from shoal.core.cursor import Batches
 from shoal.core.errors import ConfigError
+from shoal.core.many_seeds import sample_seeds, stage_seeds
 from shoal.core.order import Indices, Order, WholeOrder
-from shoal.core.seeds import sample_seed, sample_seeds, stage_seed, stage_seeds
+from shoal.core.seeds import sample_seed, stage_seed
 from shoal.data import Draws, Rowwise, Source, augment, open_source, stream, transform
 
 pytestmark = pytest.mark.unit

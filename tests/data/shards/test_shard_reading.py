@@ -181,7 +181,8 @@ def test_columns_become_tensors_by_their_types(tmp_path: Path) -> None:
     columns_data_set(tmp_path, table)
     flag, small, wide, real, lists, matrix = ShardSource(tmp_path).fetch(np.array([1, 0]), 0, 0)
     assert (flag.dtype, flag.tolist()) == (torch.bool, [False, True])
-    assert (small.dtype, wide.dtype) == (torch.uint8, torch.int64)
+    assert (small.dtype, wide.dtype) == (torch.int64, torch.int64)  # as targets must be
+    assert (real.dtype, lists.dtype) == (torch.float32, torch.int64)
     assert torch.isnan(real[0])
     assert lists.tolist() == [[3, 4], [1, 2]]
     assert matrix.shape == (2, 1, 2)
