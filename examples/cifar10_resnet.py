@@ -64,7 +64,8 @@ def read_images(file: Path, limit: int | None) -> tuple[npt.NDArray[np.uint8], l
     import simplejpeg
     from pyarrow import parquet
 
-    table = parquet.read_table(file, columns=["image", "label"])[:limit]
+    with parquet.ParquetFile(file) as opened:  # `read_table` would import pandas where that is installed
+        table = opened.read(columns=["image", "label"])[:limit]
     images = np.empty((len(table), 3, SIDE, SIDE), dtype=np.uint8)
     for number, jpeg in enumerate(table["image"]):
         images[number] = simplejpeg.decode_jpeg(jpeg.as_py()).transpose(2, 0, 1)
