@@ -9,17 +9,19 @@ from typing import Any
 
 from shoal.core.places import Place
 from shoal.data.manifest import RowGroup, Shard
+from shoal.data.unowned import Unowned
 
 
-class _Noted:
+class _Noted(Unowned):
     """A file that is written from its beginning to its end, and what went into it."""
 
     def __init__(self, file: Any) -> None:
-        self._file, self.sha256, self.crc32, self.position = file, hashlib.sha256(), 0, 0
+        super().__init__(file)
+        self.sha256, self.crc32, self.position = hashlib.sha256(), 0, 0
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        self._file.write(view)
+        super().write(view)
         self.sha256.update(view)
         self.crc32 = zlib.crc32(view, self.crc32)
         self.position += len(view)
@@ -27,23 +29,6 @@ class _Noted:
 
     def tell(self) -> int:
         return self.position
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def writable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
-    closed = False
-
-    def close(self) -> None:
-        """The file is its owner's."""
 
 
 def write_shard(

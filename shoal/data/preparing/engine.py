@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import ClassVar, Self
 
@@ -22,15 +22,28 @@ class TaskFailed(ShoalError):  # noqa: N818 - it names the event
         super().__init__(f"{task.about} failed {attempts} times; the last time: {cause}")
 
 
+class NothingEnds(ShoalError):  # noqa: N818
+    """No task has ended for so long that none is believed to end any more."""
+
+    def __init__(self, tasks: Iterable[Task], silence_s: float) -> None:
+        names = sorted(task.about for task in tasks)
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        super().__init__(
+            f"nothing was heard for {silence_s:g} s of {shown}: see what they wait for (a place that does not answer, "
+            "a function of the job, a cluster without free cores). The same command goes on where this one was"
+        )
+
+
 class Engine(ABC):
     """Runs `shoal.data.preparing.task.perform` on tasks. Used by one thread; ready when its constructor returns.
 
     A task that fails (whatever it raises but a `UserError`, or its process is killed) is tried again, `ATTEMPTS` times
-    in all; then `TaskFailed` is raised. A `UserError` is raised at once, as it is. Who made it is told of what is tried
-    again.
+    in all; then `TaskFailed` is raised, and `NothingEnds` if no task ends for `silence_s`. A `UserError` is raised at
+    once, as it is. Who made it is told of what is tried again.
     """
 
     name: ClassVar[str]
+    silence_s: float = 3600.0  # after which `NothingEnds` is raised
     shares_disk: ClassVar[bool] = False  # whether all its processes see the local files of this one
 
     @abstractmethod

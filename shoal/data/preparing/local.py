@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal.core.errors import UserError
-from shoal.data.preparing.engine import ATTEMPTS, Engine, Say, TaskFailed
+from shoal.data.preparing.attempts import Attempts
+from shoal.data.preparing.engine import Engine, NothingEnds, Say
 from shoal.data.preparing.task import Result, Task
 from shoal.data.preparing.worker import LENGTH, write_frame
 
@@ -48,14 +48,17 @@ class LocalEngine(Engine):
         return [worker.process.pid for worker in self._workers]
 
     def run(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
-        waiting = deque((number, 1) for number in range(len(tasks)))
+        attempts, waiting = Attempts(tasks, self._say), deque(range(len(tasks)))
         with selectors.DefaultSelector() as ready:
             try:
                 left = len(tasks)
                 while left:
                     self._hand_out(tasks, waiting, ready)
-                    for key, _ in ready.select():
-                        answered = self._hear(tasks, key.data, waiting, ready)
+                    heard = ready.select(self.silence_s)
+                    if not heard:
+                        raise NothingEnds((tasks[key.data.number] for key in ready.get_map().values()), self.silence_s)
+                    for key, _ in heard:
+                        answered = self._hear(attempts, key.data, waiting, ready)
                         if answered is not None:
                             left -= 1
                             yield answered
@@ -63,40 +66,34 @@ class LocalEngine(Engine):
                 if any(worker.number is not None for worker in self._workers):
                     self.close()  # broken off: what still runs is not wanted
 
-    def _hand_out(self, tasks: Sequence[Task], waiting: deque[tuple[int, int]], ready: Any) -> None:
+    def _hand_out(self, tasks: Sequence[Task], waiting: deque[int], ready: Any) -> None:
         busy = sum(worker.number is not None for worker in self._workers)
         while waiting and busy < self._processes:
-            number, attempt = waiting.popleft()
+            number = waiting.popleft()
             worker = next((worker for worker in self._workers if worker.number is None), None)
             if worker is None:
                 worker = _Worker()
                 self._workers.append(worker)
             ready.register(worker.answers, selectors.EVENT_READ, worker)
-            worker.ask(number, attempt, tasks[number])
+            worker.ask(number, tasks[number])
             busy += 1
 
-    def _hear(
-        self, tasks: Sequence[Task], worker: _Worker, waiting: deque[tuple[int, int]], ready: Any
-    ) -> tuple[int, Result] | None:
+    def _hear(self, attempts: Attempts, worker: _Worker, waiting: deque[int], ready: Any) -> tuple[int, Result] | None:
         """Take what a worker has to say: the answer if it is complete, else None."""
         answer = worker.hear()
         if answer is None:
             return None
         ready.unregister(worker.answers)
         assert worker.number is not None
-        number, attempt, worker.number = worker.number, worker.attempt, None
-        if "result" in answer:
-            return number, answer["result"]
-        if "refused" in answer:
-            raise UserError(answer["refused"])
+        number, worker.number = worker.number, None
         if "ended" in answer:
             self._workers.remove(worker)
             worker.end()
-        if attempt >= ATTEMPTS:
-            raise TaskFailed(tasks[number], attempt, f"{answer['failed']}\n{answer.get('trace', '')}".rstrip())
-        self._say(f"{tasks[number].about}: {answer['failed']}; trying again ({attempt + 1} of {ATTEMPTS})")
-        waiting.append((number, attempt + 1))
-        return None
+        result = attempts.judge(number, answer)
+        if result is None:
+            waiting.append(number)
+            return None
+        return number, result
 
     def close(self) -> None:
         for worker in self._workers:
@@ -121,14 +118,13 @@ class _Worker:
         assert self.process.stdout is not None
         self.answers = self.process.stdout
         self.number: int | None = None
-        self.attempt = 0
         self._said = bytearray()
 
-    def ask(self, number: int, attempt: int, task: Task) -> None:
+    def ask(self, number: int, task: Task) -> None:
         import cloudpickle
 
         assert self.process.stdin is not None
-        self.number, self.attempt = number, attempt
+        self.number = number
         with contextlib.suppress(BrokenPipeError):  # it has died: that is heard
             write_frame(self.process.stdin, cloudpickle.dumps(task))  # type: ignore[arg-type] # a pipe of bytes
 

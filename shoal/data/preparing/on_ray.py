@@ -19,7 +19,7 @@ from typing import Any
 
 from shoal.core.errors import ConfigError
 from shoal.data.preparing.attempts import Attempts
-from shoal.data.preparing.engine import Engine, Say
+from shoal.data.preparing.engine import Engine, NothingEnds, Say
 from shoal.data.preparing.local import cores
 from shoal.data.preparing.reach import knock
 from shoal.data.preparing.task import Result, Task
@@ -79,7 +79,10 @@ class RayEngine(Engine):
                 while waiting and len(running) < self.slots * _AHEAD:
                     number = waiting.pop()
                     running[self._remote.remote(cloudpickle.dumps(tasks[number]))] = number
-                for reference in ray.wait(list(running))[0]:
+                ended = ray.wait(list(running), timeout=self.silence_s)[0]
+                if not ended:
+                    raise NothingEnds((tasks[number] for number in running.values()), self.silence_s)
+                for reference in ended:
                     number = running.pop(reference)
                     result = attempts.judge(number, _heard(ray, reference))
                     if result is None:

@@ -22,7 +22,7 @@ from typing import Any
 
 from shoal.core.errors import ConfigError
 from shoal.data.preparing.attempts import Attempts
-from shoal.data.preparing.engine import Engine, Say
+from shoal.data.preparing.engine import Engine, NothingEnds, Say
 from shoal.data.preparing.local import cores
 from shoal.data.preparing.reach import knock
 from shoal.data.preparing.task import Result, Task
@@ -78,7 +78,10 @@ class SparkEngine(Engine):
                     while waiting and len(running) < self.slots:
                         number = waiting.pop()
                         running[pool.submit(self._perform, tasks[number])] = number
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    ended = wait(running, self.silence_s, FIRST_COMPLETED).done
+                    if not ended:
+                        raise NothingEnds((tasks[number] for number in running.values()), self.silence_s)
+                    for future in ended:
                         number = running.pop(future)
                         result = attempts.judge(number, future.result())
                         if result is None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.data.places import Place
+from shoal.data.unowned import Unowned
 
 LINE = "__line"  # the column by which a run is sorted: hashes of keys, or keys
 KEY = "__key"  # the key, where it is not a column of the data
@@ -91,7 +92,7 @@ def write_spill(place: Place, table: Any) -> Spill:
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with (
         place.writing() as file,
-        pa.BufferedOutputStream(pa.PythonFile(_Kept(file), "w"), _WRITTEN_BYTES) as sink,
+        pa.BufferedOutputStream(pa.PythonFile(Unowned(file), "w"), _WRITTEN_BYTES) as sink,
         pa.ipc.new_stream(sink, table.schema, options=options) as writer,
     ):
         writer.write_batch(_empty(table.schema))  # the schema goes out before the first batch
@@ -144,35 +145,3 @@ def _read_range(place: Place, start: int, stop: int) -> bytes:
     with open(place.path, "rb", buffering=0) as file:  # noqa: PTH123 - thousands of them: fsspec takes its time
         file.seek(start)
         return file.read(stop - start)
-
-
-class _Kept:
-    """A file that pyarrow writes to, and leaves open when it closes its own stream: it is its owner's."""
-
-    closed = False
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        self._file.write(view)
-        return len(view)
-
-    def tell(self) -> int:
-        return int(self._file.tell())
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def writable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        """Nothing."""

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from prepared_rows import SMALL, names, rows, table
 from shoal.core.errors import UserError
 from shoal.data import Job, prepare
 from shoal.data.places import Place
-from shoal.data.preparing.engine import ATTEMPTS, TaskFailed
+from shoal.data.preparing.engine import ATTEMPTS, NothingEnds, TaskFailed
 from shoal.data.preparing.local import LocalEngine
 from shoal.data.preparing.task import Result, Task
 
@@ -181,6 +182,22 @@ def test_a_task_that_fails_is_tried_again_and_given_up_in_the_end(tmp_path: Path
         with pytest.raises(UserError, match="not with me"):
             list(engine.run([Failing("refused", Place.of(tmp_path / "refused"), refuses=True)]))
     assert (tmp_path / "refused" / "tried").read_text() == "1"
+
+
+@dataclass(frozen=True)
+class Endless(Task):
+    def run(self) -> Result:
+        threading.Event().wait()
+        return {}
+
+
+def test_tasks_of_which_nothing_is_heard_are_named_and_ended(tmp_path: Path) -> None:
+    with LocalEngine(2, lambda words: None) as engine:
+        engine.silence_s = 0.5
+        with pytest.raises(NothingEnds, match=r"nothing was heard for 0.5 s of a, b: see what they wait for") as raised:
+            list(engine.run([Endless(name, Place.of(tmp_path)) for name in "abc"]))
+        assert "The same command goes on" in str(raised.value)
+        assert engine.pids == []
 
 
 @dataclass(frozen=True)

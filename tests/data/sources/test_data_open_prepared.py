@@ -13,10 +13,9 @@ from shoal.core.errors import ConfigError
 from shoal.data.manifest import Manifest
 from shoal.data.places import Place
 from shoal.data.shard_file import write_shard
+from shoal.data.shards.source import ShardSource
 
 pytestmark = pytest.mark.unit
-
-shards = pytest.importorskip("shoal.data.shards.source")
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_folder_with_a_manifest_is_a_prepared_data_set(folder: Path) -> None:
     for source in (shoal.data.open(folder, "train"), shoal.data.open(folder / "train")):
-        assert isinstance(source, shards.ShardSource)
+        assert isinstance(source, ShardSource)
         assert source.fetch(np.array([99, 4]), 0, 0)[0].tolist() == [24.75, 1]
 
 
