@@ -40,8 +40,8 @@ _GRACE_S = 5.0  # what waits at the server for others is answered there when its
 class Link:
     """To one server. `submit` may be called from any thread, the rest by the session.
 
-    `name` is for messages. With ``lasting=False`` there is nobody who could take over: once the connection is lost,
-    everything fails with `PeerLost`."""
+    `name` is for messages. With ``lasting=False`` it is there already and nobody could take over: once a connection is
+    lost or refused, everything fails with `PeerLost`."""
 
     def __init__(
         self, session: Session, server: int, addresses: Sequence[str], name: str = "", lasting: bool = True
@@ -162,8 +162,7 @@ class Link:
         """In the session's thread."""
         moved = isinstance(error, RequestFailed) and error.kind in ("NotPrimary", "WentBack")
         if isinstance(error, PeerLost) and not self._lasting:
-            self._lost = PeerLost(f"{self} is gone: {error}")
-            self.fail_all(self._lost)
+            self._end(error)
         elif moved or isinstance(error, PeerLost):
             with self._lock:
                 if ticket in self._pending and attempt == self._attempt:
@@ -260,6 +259,8 @@ class Link:
         self._bury()
         if isinstance(error, UserError):  # a wrong key does not get better by waiting
             self.fail_all(error)
+        elif isinstance(error, PeerLost) and not self._lasting:
+            self._end(error)  # it was there when its address was told, and may have died before we came
         if error is not None:
             return
         head, self._trouble = done.result().head, ""
@@ -275,6 +276,11 @@ class Link:
                 self._current, self._term = address, head["term"]
                 self._searching_since_s, self._trouble = None, ""
                 self._send_due()
+
+    def _end(self, error: PeerLost) -> None:
+        """Nobody will ever hold the post again."""
+        self._lost = PeerLost(f"{self} is gone: {error}")
+        self.fail_all(self._lost)
 
     def fail_all(self, error: Exception) -> int:
         with self._lock:

@@ -19,10 +19,13 @@ from shoal.core.errors import CollectiveTimeout, ConfigError, PeerLost, UserErro
 from shoal.launch.session import Session
 from shoal.store.answers import NothingLeft
 from shoal.store.client import Link
+from shoal.store.description import FleetDescription
 from shoal.store.errors import ServerTimeout
 from shoal.store.kvstore import KVStore
 from shoal.store.operations import Task
 from shoal.store.run_keys import make_run_keys
+from shoal.store.session import Session as LinkSession
+from shoal.store.state import Call
 from shoal.store.transactions import Transactions
 from shoal.testing.ranks import RankHarness
 
@@ -278,6 +281,18 @@ def test_a_worker_that_is_lost_is_left_out_by_its_peers(ranks: RankHarness) -> N
     with ranks.start(3, work, free_address(), RunKeys.make()) as run:
         ended = run.wait(PATIENCE_S)
         assert [rank.code for rank in ended] == [0, 0, -signal.SIGKILL], run.describe()
+
+
+@pytest.mark.unit
+def test_a_peer_that_died_before_anybody_came_to_it_is_lost_at_once() -> None:
+    address = free_address()  # told by one that is not there any more
+    session = LinkSession(lambda: FleetDescription(((address,),), "auto"), RunKeys.make().client(), "worker 0")
+    try:
+        link = Link(session, 0, [address], "worker 2", lasting=False)
+        with pytest.raises(PeerLost, match="worker 2"):
+            link.submit(Call("directory", {}), "look", PATIENCE_S).result(PATIENCE_S / 2)
+    finally:
+        session.close()
 
 
 @pytest.mark.ranks
