@@ -16,14 +16,14 @@ from shoal.core.order import Indices
 from shoal.data.shards.columns import Column, Packed, Values, model_dtype
 from shoal.data.shards.images import ImageError, decode_image, decode_images
 
-_WORTH_A_THREAD = 16 << 10  # bytes of an image: smaller ones are decoded no faster by two threads, which share a lock
+_WORTH_A_THREAD = 16 << 10  # bytes of images: for fewer it is not worth waking one
 
 Part = tuple[Sequence[Values], Indices, Indices]  # columns, the rows of them that are wanted, and where these go
 
 
 class Collator:
-    """Makes tensors of rows. Used from one thread. `where` names a sample in words; large images are decoded by `pool`,
-    of so many `threads`."""
+    """Makes tensors of rows. Used from one thread. `where` names a sample in words; images are decoded by `pool`, of so
+    many `threads`."""
 
     def __init__(
         self, columns: Sequence[Column], where: Callable[[int], str], pool: ThreadPoolExecutor | None = None,
@@ -75,10 +75,11 @@ class Collator:
         return torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
 
     def _decode_all(self, samples: list[Any], into: Any) -> None:
-        if self._pool is None or self._threads < 2 or sum(map(len, samples)) < _WORTH_A_THREAD * len(samples):
+        threads = min(self._threads, len(samples), sum(map(len, samples)) // _WORTH_A_THREAD)
+        if self._pool is None or threads < 2:
             decode_images(samples, into)
             return
-        borders = [len(samples) * at // self._threads for at in range(self._threads + 1)]
+        borders = [len(samples) * at // threads for at in range(threads + 1)]
 
         def decode(low: int, high: int) -> None:
             try:
