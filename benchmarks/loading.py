@@ -42,7 +42,6 @@ IMAGES = {
     "dataloader-simplejpeg": "PyTorch DataLoader, Shoal's decoder",
 }
 PEERS = ("dataloader", "mosaic", "webdataset")
-REMOTE = {"shoal-streaming": "Shoal, from the local disk", "shoal-remote": "Shoal, from the remote place"}
 ROWS = {
     "shoal": "Shoal, all in 256 MiB",
     "shoal-streaming": "Shoal, within 16 MiB",
@@ -141,14 +140,6 @@ def write_many(folder: Path, count: int) -> None:
     write_shards(folder / "shards", pa.table({"x": numbers.astype(np.float32), "y": numbers}), 16384)
 
 
-def copy_shards(folder: Path, url: str) -> None:
-    from shoal.data.places import Place
-
-    for path in sorted((folder / "shards").iterdir()):
-        (Place.of(url) / path.name).write(path.read_bytes())
-    (folder / "remote").write_text(url)
-
-
 def measure(python: Path, name: str, folder: Path, batch: int, epochs: int) -> list[dict[str, float]]:
     """What each epoch of a loader took. A failure ends the benchmark."""
     with tempfile.TemporaryDirectory(prefix="loading-") as directory:
@@ -197,23 +188,6 @@ def ratios(found: dict[str, list[Any]], name: str, rivals: Sequence[str]) -> Fig
     return Figures.of(rate(ours) / theirs for ours, theirs in zip(found[name], best, strict=True))
 
 
-def remote(options: argparse.Namespace, folder: Path, url: str, whole: dict[str, Any]) -> str:
-    """The same images from `url` and from the local disk, nothing kept between epochs."""
-    home = folder / "images"
-    if not home.exists():
-        home.mkdir()
-        write_shards(home / "shards", image_table(options.cifar10, options.images), 500)
-    copy_shards(home, f"{url.rstrip('/')}/loading-benchmark")
-    found = rounds(options.python, list(REMOTE), home, options.batch, options.rounds)
-    pairs = zip(found["shoal-remote"], found["shoal-streaming"], strict=True)
-    ratio = Figures.of(rate(far) / rate(near) for far, near in pairs)
-    assert ratio is not None
-    scheme = url.partition(":")[0]
-    whole[f"remote {scheme}"] = {"timings": found, "times_local": asdict(ratio)}
-    text = table(scheme, REMOTE, found, ("shoal-streaming",)).partition("\n\n")[0]
-    return f"{text}\n\nFrom {scheme}: {ratio.median:.2f} of the rate from the local disk.\n"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--cifar10", type=Path, metavar="DIR", help="has train.parquet (default: synthetic images)")
@@ -223,7 +197,6 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--parts", nargs="*", default=["images", "rows", "resume"])
-    parser.add_argument("--remote", nargs="*", metavar="URL", help="places to read the images from, too: s3://bucket")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the tables there as Markdown")
     parser.add_argument("--python", type=Path, default=ROOT / ".venv-streaming/bin/python")
@@ -257,8 +230,6 @@ def main() -> None:
                 f"{first.maximum:.2f}), after reading {timed[0]['part_read']:.1%} of the data set.\n"
             )
             whole["resume"] = timed
-        for url in options.remote or []:
-            texts.append(remote(options, folder, url, whole))
     text = "\n".join(texts)
     sys.stdout.write(text)
     if options.out:

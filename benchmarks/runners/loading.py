@@ -24,9 +24,7 @@ WORKERS = 2
 _KEPT: list[Any] = []  # what is defined goes with the library
 
 
-def shoal_loader(
-    place: Path | str, batch: int, memory_mib: float, processes: int = 0
-) -> Callable[[int], Iterator[int]]:
+def shoal_loader(place: Path, batch: int, memory_mib: float, processes: int = 0) -> Callable[[int], Iterator[int]]:
     """Threads end with each epoch, so that no epoch is read ahead in the one before; processes, which read only a few
     batches ahead, live as long as a run."""
     from shoal.core.config import LoaderSettings
@@ -167,16 +165,10 @@ def web_dataset(folder: Path, batch: int) -> Callable[[int], Iterator[int]]:
     return epoch
 
 
-def elsewhere(folder: Path) -> str:
-    """Where the same shards lie, in a place that is not this machine's disk."""
-    return (folder / "remote").read_text()
-
-
 LOADERS: dict[str, Callable[[Path, int], Callable[[int], Iterator[int]]]] = {
     "shoal": lambda folder, batch: shoal_loader(folder / "shards", batch, 256.0),
     "shoal-streaming": lambda folder, batch: shoal_loader(folder / "shards", batch, 16.0),
     "shoal-processes": lambda folder, batch: shoal_loader(folder / "shards", batch, 256.0, WORKERS),
-    "shoal-remote": lambda folder, batch: shoal_loader(elsewhere(folder), batch, 16.0),
     "dataloader": lambda folder, batch: data_loader(Pictures(folder, "pillow"), batch, WORKERS),
     "dataloader-simplejpeg": lambda folder, batch: data_loader(Pictures(folder, "simplejpeg"), batch, WORKERS),
     "mosaic": mosaic,

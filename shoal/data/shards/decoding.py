@@ -71,7 +71,8 @@ def _decode(stored: StoredBlock, data: bytes, columns: Sequence[Column], number:
 
     names = list(dict.fromkeys(name for column in columns for name in column.names))
     try:
-        file = pq.ParquetFile(_Part(data, stored.group.start, stored.shard.bytes), metadata=stored.footer)
+        part = _Part(data, stored.group.start, stored.shard.bytes)
+        file = pq.ParquetFile(part, metadata=stored.footer, pre_buffer=False)  # it is here: in this thread
         table = file.read_row_group(stored.number, columns=names, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise DamagedError(number, stored.words, f"it cannot be decoded ({error})") from None

@@ -34,7 +34,8 @@ from shoal.data.source import Source
 _MIB = 1 << 20
 _PARTS = 16  # of the memory: a chunk of batches, and the blocks that are needed a second time
 _KEPT_WHOLE = 0.5  # of the memory: a data set that takes no more is read once, and kept
-_THREADS_NEAR, _THREADS_FAR = 2, 8  # that fetch and decode windows
+_THREADS_NEAR, _THREADS_FAR = 2, (4, 8)  # that fetch and decode windows: more hide more latency, and cost more
+_UNDER_WAY = 16 * _MIB  # is enough to hide it
 
 
 class ShardSource(Source):
@@ -170,13 +171,18 @@ class ShardSource(Source):
         """The windows that are in memory: they outlive a stream, so that one that begins where another ended finds
         what was read."""
         if self._windows is None or self._windows[0] != order.key:
-            threads = _THREADS_NEAR if self.data.place.is_local else _THREADS_FAR
             kept = Windows(
                 lambda window: load_window(window, order, self._reader), self._memory, self.data.blocks.row_bytes,
-                threads,
+                self._threads(),
             )  # fmt: skip
             self._windows = order.key, kept
         return self._windows[1]
+
+    def _threads(self) -> int:
+        if self.data.place.is_local:
+            return _THREADS_NEAR
+        least, most = _THREADS_FAR
+        return max(least, min(most, int(_UNDER_WAY / max(1.0, self.data.blocks.nbytes / len(self.data.blocks.rows)))))
 
     def readable(self, indices: Indices) -> Indices:
         blocks = self.data.blocks.of(indices)

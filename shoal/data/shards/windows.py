@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +21,8 @@ from shoal.data.shards.decoding import BlockReader
 from shoal.data.shards.lanes import LaneOrder, Piece, Window
 
 Key = tuple[int, int, int]
+
+_END_S = 5.0  # for threads to end, when the interpreter does
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,7 @@ class Windows:
         self._loading: dict[Key, Window] = {}
         self._failed: dict[Key, BaseException] = {}
         self._at_work = 0
+        _ALL[self] = os.getpid()
 
     def need(self, windows: Sequence[Window], stopped: Callable[[], bool]) -> dict[Key, Held] | None:
         """These windows, when they are there; None if `stopped` says meanwhile that they are not needed any more
@@ -111,6 +118,12 @@ class Windows:
         with self._changed:
             self._queue, self._failed = {}, {}
 
+    def rest(self, deadline_s: float) -> None:
+        """Expect nothing, and wait until no thread is at work."""
+        self.idle()
+        with self._changed:
+            self._changed.wait_for(lambda: self._at_work == 0, deadline_s)
+
     def wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
@@ -128,6 +141,7 @@ class Windows:
             with self._changed:
                 if not self._queue:
                     self._at_work -= 1
+                    self._changed.notify_all()
                     return
                 key = next(iter(self._queue))
                 window = self._loading[key] = self._queue.pop(key)
@@ -143,3 +157,15 @@ class Windows:
                 elif error is not None:
                     self._failed[key] = error
                 self._changed.notify_all()
+
+
+_ALL: weakref.WeakKeyDictionary[Windows, int] = weakref.WeakKeyDictionary()
+
+
+@atexit.register
+def _rest_all() -> None:
+    """No thread may be within Arrow when the interpreter ends: it would wait for the other for ever."""
+    until_s = time.monotonic() + _END_S
+    for windows, process in list(_ALL.items()):
+        if process == os.getpid():  # the threads of another were not forked
+            windows.rest(max(0.0, until_s - time.monotonic()))
