@@ -8,8 +8,8 @@ has a sixth of the data set's size, at most 64 MiB, and no cache on disk, so eve
 read in a process of its own, turn and turn about, in an order drawn anew; the first epoch of each is left out.
 
 The services run on the same machine, and would take from the loader what a service elsewhere does not: so the loader
-has half of the cores wherever it reads from, and the services have the other half. With `--cores shared` both have all of
-them. Beside the rate stands the time of processors that the service used.
+has half of the cores wherever it reads from, and the services have the other half. With `--cores shared` both have
+all of them. Beside the rate stands the time of processors that the service used.
 """
 
 from __future__ import annotations

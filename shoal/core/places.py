@@ -225,10 +225,18 @@ class Place:
     def read(self, start: int | None = None, stop: int | None = None) -> bytes:
         """Its bytes, or those of a range."""
         with self._told():
+            if self.protocol == "hdfs" and start is not None and stop is not None:
+                return self._packets(start, stop)
             data: bytes = self.fs.cat_file(self.path, start=start, end=stop)
         if start is not None and stop is not None and len(data) > stop - start:
             return data[start:stop]  # a web server that knows no ranges has sent the whole file
         return data
+
+    def _packets(self, start: int, stop: int) -> bytes:
+        """As they come: for a range at once the library finds new room again and again, which takes twice as long."""
+        with self.fs.open(self.path, "rb") as file:
+            stop = min(stop, file.size)
+            return b"".join(file.read_range_stream(start, stop - start)) if start < stop else b""
 
     def open(self, mode: str = "rb") -> Any:
         """A file object. Writing to it is not atomic: see `write`."""
