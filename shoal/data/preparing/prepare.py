@@ -14,6 +14,7 @@ from shoal.data.manifest import Manifest
 from shoal.data.partition.sample import samples_for
 from shoal.data.partition.scheme import Partition
 from shoal.data.places import Place
+from shoal.data.preparing.alone import alone_in
 from shoal.data.preparing.describing import describe, final_schema
 from shoal.data.preparing.division import Division, divide
 from shoal.data.preparing.engine import Engine
@@ -106,9 +107,23 @@ def _prepared(
     layout = layout_for(request)  # refuses what cannot be, before anything is read
     schema = found[0][1].common_schema([entry for entry, _ in found])
     packed = schema.serialize().to_pybytes()
-    desk = Work.open(request, request.fingerprint(found, packed), engine.shares_disk, work, progress.say)
+    desk = Work.at(request, request.fingerprint(found, packed), engine.shares_disk, work)
+    with alone_in(desk.root, request.dest):
+        desk.settle(progress.say)
+        manifest, mapped = _made(request, found, packed, layout, Stages(request, engine, desk.place, progress), desk)
+    return Prepared(
+        request.dest,
+        manifest,
+        sum(result["rows"] for result in mapped),
+        sum(entry.nbytes for entry, _ in found),
+        time.monotonic() - began,
+    )
+
+
+def _made(
+    request: Request, found: list[Found], packed: bytes, layout: Layout, stages: Stages, desk: Work
+) -> tuple[Manifest, list[Result]]:
     splits = [split for entry, kind in found for split in kind.splits(entry, request.sizes.block_bytes)]
-    stages = Stages(request, engine, desk.place, progress)
     tasks = tasks_of(splits, request.sizes.block_bytes)
     layout = replace(layout, samples=samples_for(len(tasks), request.shards))
     learned = stages.learn(tasks, packed)
@@ -124,13 +139,7 @@ def _prepared(
     )
     manifest.write(request.dest)
     desk.finish(manifest)
-    return Prepared(
-        request.dest,
-        manifest,
-        sum(result["rows"] for result in mapped),
-        sum(entry.nbytes for entry, _ in found),
-        time.monotonic() - began,
-    )
+    return manifest, mapped
 
 
 def _rows(

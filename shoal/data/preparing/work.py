@@ -15,6 +15,7 @@ from pathlib import Path
 from shoal.core.errors import UserError
 from shoal.data.manifest import NAME, Manifest
 from shoal.data.places import AccessError, Place
+from shoal.data.preparing.alone import LOCK
 from shoal.data.preparing.engine import Say
 from shoal.data.preparing.rejects import FILE as REJECTS
 from shoal.data.preparing.request import Request
@@ -38,10 +39,10 @@ class Work:
     fingerprint: str
 
     @classmethod
-    def open(
-        cls, request: Request, fingerprint: str, local_disk: bool, folder: str | os.PathLike[str] | None, say: Say
+    def at(
+        cls, request: Request, fingerprint: str, local_disk: bool, folder: str | os.PathLike[str] | None
     ) -> Work:
-        """Raises `DataSetExists` unless it may be replaced."""
+        """Changes nothing yet. Raises `DataSetExists` unless it may be replaced."""
         dest = request.dest
         if not request.overwrite and (dest / NAME).exists():
             raise DataSetExists(f"{dest} holds a data set already: give another place, or --overwrite to replace it")
@@ -52,12 +53,11 @@ class Work:
             root = dest / FOLDER
         else:
             root = Place.of(_own_temporary() / f"prepare-{_place_mark(dest)}")
-        work = cls(root / fingerprint, root, dest, fingerprint)
-        work._settle(say)
-        return work
+        return cls(root / fingerprint, root, dest, fingerprint)
 
-    def _settle(self, say: Say) -> None:
-        older = {name for name in names_in(self.root) if name != self.fingerprint}
+    def settle(self, say: Say) -> None:
+        """Keep what can be gone on with, and remove what else was begun here."""
+        older = {name for name in names_in(self.root) if name not in (self.fingerprint, LOCK)}
         if names_in(self.place):
             say("going on where it was broken off")
         elif older:

@@ -107,6 +107,35 @@ def test_killed_half_way_it_leaves_no_data_set_and_goes_on_where_it_was(
     assert {name for name in names(dest) if not name.startswith("part-")} == {"_manifest.json"}
 
 
+def test_a_second_one_at_the_same_place_is_told_of_the_first(ratings: Path, tmp_path: Path) -> None:
+    dest, may_go = tmp_path / "set", tmp_path / "go"
+    (tmp_path / "job.py").write_text(
+        f"import os, time\ndef map(batch):\n    while not os.path.exists({str(may_go)!r}):\n        time.sleep(0.01)\n"
+        "    return batch\n"
+    )
+    with command(ratings, dest, "--job", tmp_path / "job.py") as first:
+        wait_until((dest / "_work" / ".lock").exists, "the first to begin")
+        for job in ((), ("--job", tmp_path / "job.py")):
+            with command(ratings, dest, *job) as second:
+                _, errors = second.communicate(timeout=DEADLINE_S)
+            assert second.returncode == 2
+            assert f"{dest} is being prepared already, by process {first.pid}" in " ".join(errors.split())
+        may_go.touch()
+        _, errors = first.communicate(timeout=DEADLINE_S)
+    assert first.returncode == 0, errors
+    assert rows(dest).equals(table())
+    assert {name for name in names(dest) if not name.startswith("part-")} == {"_manifest.json"}
+
+
+def test_a_job_that_fails_keeps_nobody_out(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    (tmp_path / "job.py").write_text("def map(batch):\n    raise ValueError('no')\n")
+    with pytest.raises(UserError):
+        prepare(tmp_path / "a.csv", tmp_path / "made" / "set", job=tmp_path / "job.py")
+    assert not list(tmp_path.rglob(".lock"))
+    prepare(tmp_path / "a.csv", tmp_path / "made" / "set")
+
+
 def test_ctrl_c_ends_the_workers_and_says_how_to_go_on(ratings: Path, tmp_path: Path) -> None:
     dest = tmp_path / "set"
     (tmp_path / "job.py").write_text(
