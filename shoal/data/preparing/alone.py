@@ -16,8 +16,8 @@ LOCK = ".lock"
 
 @contextlib.contextmanager
 def alone_in(folder: Place, dest: Place) -> Iterator[None]:
-    """Nobody else works in `folder` meanwhile, on this machine. Raises `UserError` if somebody does. In a folder that is
-    elsewhere, and from other machines, nobody is seen."""
+    """Nobody else works in `folder` meanwhile, on this machine. Raises `UserError` if somebody does. In a folder that
+    is elsewhere, and from other machines, nobody is seen."""
     if not folder.is_local:
         yield
         return
@@ -33,9 +33,9 @@ def alone_in(folder: Place, dest: Place) -> Iterator[None]:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of this process alone: those it starts do not hold it
         except OSError:
             file.seek(0)
+            who = file.read().strip() or "unknown"
             raise UserError(
-                f"{dest} is being prepared already, by process {file.read().strip() or 'unknown'}: wait for it, or give "
-                "another place"
+                f"{dest} is being prepared already, by process {who}: wait for it, or give another place"
             ) from None
         file.truncate(0)
         file.write(str(os.getpid()))

@@ -39,9 +39,7 @@ class Work:
     fingerprint: str
 
     @classmethod
-    def at(
-        cls, request: Request, fingerprint: str, local_disk: bool, folder: str | os.PathLike[str] | None
-    ) -> Work:
+    def at(cls, request: Request, fingerprint: str, local_disk: bool, folder: str | os.PathLike[str] | None) -> Work:
         """Changes nothing yet. Raises `DataSetExists` unless it may be replaced."""
         dest = request.dest
         if not request.overwrite and (dest / NAME).exists():
