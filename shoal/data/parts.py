@@ -14,6 +14,7 @@ from shoal.core.cursor import Batches
 from shoal.core.errors import ConfigError
 from shoal.core.order import Indices, Order
 from shoal.data.files.source import PieceSource
+from shoal.data.shards import ShardSource
 from shoal.data.source import Batch, Source
 
 
@@ -21,7 +22,7 @@ def part_of(source: Source, rows: range) -> Source:
     """Samples ``[rows.start, rows.stop)`` of a source, as one."""
     if rows == range(len(source)):
         return source
-    if isinstance(source, PieceSource):
+    if isinstance(source, PieceSource | ShardSource):
         return source.part(rows.start, rows.stop)
     return SlicedSource(source, rows.start, rows.stop)
 
@@ -30,11 +31,20 @@ def joined(sources: Sequence[Source]) -> Source:
     """The samples of all of them, one after the other."""
     first, *others = sources
     for number, other in enumerate(others):
-        if isinstance(first, PieceSource) and isinstance(other, PieceSource):
-            first = first.joined(other)
-        else:
+        both = _as_one(first, other)
+        if both is None:
             return JoinedSource([first, *others[number:]])
+        first = both
     return first
+
+
+def _as_one(first: Source, second: Source) -> Source | None:
+    """Both, read together, where their kind can do that."""
+    if isinstance(first, PieceSource) and isinstance(second, PieceSource):
+        return first.joined(second)
+    if isinstance(first, ShardSource) and isinstance(second, ShardSource) and first.can_join(second):
+        return first.joined(second)
+    return None
 
 
 class SlicedSource(Source):

@@ -139,6 +139,7 @@ def test_a_mirror_that_cannot_be_used_is_told_before_anything_is_written(shoal_h
         return done.err
 
     assert "xyz://a/b/run.json cannot be opened: Protocol not known: xyz" in message("xyz://a/b")
+    assert "the mirror hdfs://127.0.0.1:9/runs does not answer" in message("hdfs://127.0.0.1:9/runs")
     assert "photos holds files, but is no mirror of a run" in message("photos")
     assert "lies in the run directory" in message("run/mirror")
     assert "but every=never writes none" in message("mirror", "--set", "checkpoint.every=never")

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from shoal.core.errors import ConfigError
-from shoal.data.shards.columns import Column, Values, values_of
+from shoal.data.shards.columns import Column, Values, rows_of, values_of
 from shoal.data.shards.fetching import DamagedError, Fetcher
 from shoal.data.shards.opening import DataSet, StoredBlock
 
@@ -77,9 +77,10 @@ def _decode(stored: StoredBlock, data: bytes, columns: Sequence[Column], number:
     except (pa.ArrowException, OSError) as error:
         raise DamagedError(number, stored.words, f"it cannot be decoded ({error})") from None
     try:
-        return [values_of(table, column) for column in columns]
+        values = [values_of(table, column) for column in columns]
     except ValueError as error:
         raise ConfigError(f"{stored.words} cannot become tensors: {error}") from None
+    return values if stored.within is None else [rows_of(one, *stored.within) for one in values]
 
 
 class _Part(io.RawIOBase):

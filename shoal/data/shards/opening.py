@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import io
 from collections.abc import Callable, Sequence
@@ -24,13 +25,14 @@ _AGAIN = "prepare the data set again, or bring back the file"
 
 @dataclass(frozen=True)
 class StoredBlock:
-    """Where a block is: row group `number` of `place`."""
+    """Where a block is: row group `number` of `place`, or those of its rows that are `within`."""
 
     place: Place
     shard: Shard
     number: int
     group: RowGroup
     footer: Any  # a pyarrow.parquet.FileMetaData
+    within: tuple[int, int] | None = None
 
     @property
     def words(self) -> str:
@@ -39,9 +41,10 @@ class StoredBlock:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A prepared data set that was looked at."""
+    """A prepared data set that was looked at. `mark` differs where its samples do."""
 
     place: Place
+    mark: str
     manifest: Manifest
     blocks: Blocks
     stored: tuple[StoredBlock, ...]
@@ -73,7 +76,8 @@ def open_data_set(place: Place, name: str, patience: Patience) -> DataSet:
     stored = tuple(
         StoredBlock(place / shard.file, shard, number, group, by_file[shard.file]) for shard, number, group in found
     )
-    return DataSet(place, manifest, blocks, stored, sum(read for _, read in footers))
+    mark = hashlib.sha256(manifest.model_dump_json().encode()).hexdigest()[:12]
+    return DataSet(place, mark, manifest, blocks, stored, sum(read for _, read in footers))
 
 
 def _groups(footer: Any) -> range:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +26,7 @@ from shoal.data.shards.lanes import LaneOrder
 from shoal.data.shards.opening import DataSet, open_data_set
 from shoal.data.shards.patience import Patience
 from shoal.data.shards.plan import plan_lanes
+from shoal.data.shards.selecting import chained, cut
 from shoal.data.shards.streaming import stream_ahead, stream_inline
 from shoal.data.shards.windows import Windows, load_window
 from shoal.data.source import Source
@@ -94,16 +94,27 @@ class ShardSource(Source):
         return BlockCache(folder, int(settings.cache_mib * _MIB))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _opened_again, (*self._made_of, self._settings)
+        return _made_again, (self._made_of, self._settings, self.data)
 
     def under(self, settings: LoaderSettings) -> Source:
-        if settings == self._settings:
-            return self
-        other = ShardSource.__new__(ShardSource)
-        other._made_of, other._settings = self._made_of, settings
-        other._patience = Patience(stall_s=settings.stall_s, deadline_s=settings.deadline_s)
-        other._set_up(self.data)
-        return other
+        return self if settings == self._settings else _made_again(self._made_of, settings, self.data)
+
+    def part(self, start: int, stop: int) -> ShardSource:
+        """Samples ``[start, stop)``: only blocks that hold some of them are read."""
+        return _made_again(self._made_of, self._settings, cut(self.data, start, stop))
+
+    def can_join(self, other: ShardSource) -> bool:
+        """Whether both give samples of the same kind, from the same kind of place."""
+        mine, its = self.data, other.data
+        return (
+            self._made_of[2:] == other._made_of[2:]
+            and mine.place.protocol == its.place.protocol
+            and mine.manifest.schema.equals(its.manifest.schema)
+        )
+
+    def joined(self, other: ShardSource) -> ShardSource:
+        """The samples of both, this one's first."""
+        return _made_again(self._made_of, self._settings, chained(self.data, other.data))
 
     def __len__(self) -> int:
         return self.data.blocks.samples
@@ -114,7 +125,7 @@ class ShardSource(Source):
 
     @property
     def mark(self) -> str:
-        return hashlib.sha256(self.data.manifest.model_dump_json().encode()).hexdigest()[:12]
+        return self.data.mark
 
     @property
     def bytes_read(self) -> int:
@@ -202,5 +213,10 @@ class ShardSource(Source):
         return f"sample {sample} ({stored.words})"
 
 
-def _opened_again(place: Place, name: str, columns: Any, decode: Any, settings: LoaderSettings) -> ShardSource:
-    return ShardSource(place, name, columns=columns, decode=decode, settings=settings)
+def _made_again(made_of: tuple[Any, ...], settings: LoaderSettings, data: DataSet) -> ShardSource:
+    """Of a data set that has been looked at."""
+    made = ShardSource.__new__(ShardSource)
+    made._made_of, made._settings = made_of, settings
+    made._patience = Patience(stall_s=settings.stall_s, deadline_s=settings.deadline_s)
+    made._set_up(data)
+    return made
