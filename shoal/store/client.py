@@ -120,6 +120,8 @@ class Link:
             Message({"k": kind, "p": self.server}), Future(), None, what, now_s, now_s + deadline_s, None, False
         )
         with self._lock:
+            if self._lost is not None:
+                raise self._lost
             self._pending.add(pending)
             self._send_due()
         return pending.future
@@ -204,7 +206,7 @@ class Link:
         with self._lock:
             late = self._pending.take_late(now_s)
             waiting_s = self._pending.waiting_since_s()
-            searching = self._searching_since_s is not None
+            searching = self._searching_since_s is not None and self._lost is None
             doubtful = waiting_s is not None and now_s - waiting_s > _PROBE_S
             self._send_due()
         for pending in late:

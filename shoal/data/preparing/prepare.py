@@ -14,7 +14,7 @@ from shoal.data.manifest import Manifest
 from shoal.data.partition.sample import samples_for
 from shoal.data.partition.scheme import Partition
 from shoal.data.places import Place
-from shoal.data.preparing.alone import alone_in
+from shoal.data.preparing.alone import alone_at
 from shoal.data.preparing.describing import describe, final_schema
 from shoal.data.preparing.division import Division, divide
 from shoal.data.preparing.engine import Engine
@@ -27,7 +27,7 @@ from shoal.data.preparing.request import Request
 from shoal.data.preparing.sizes import Sizes, parse_size
 from shoal.data.preparing.stages import Runs, Stages, layout_for, tasks_of
 from shoal.data.preparing.task import Result
-from shoal.data.preparing.work import Work
+from shoal.data.preparing.work import Work, lock_folder
 from shoal.data.preparing.write_task import WriteTask, group_rows
 
 SHARDS = "64MiB"
@@ -108,8 +108,8 @@ def _prepared(
     schema = found[0][1].common_schema([entry for entry, _ in found])
     packed = schema.serialize().to_pybytes()
     desk = Work.at(request, request.fingerprint(found, packed), engine.shares_disk, work)
-    with alone_in(desk.root, request.dest):
-        desk.settle(progress.say)
+    with alone_at(request.dest, lock_folder(request.dest)):
+        desk.settle(request, progress.say)
         manifest, mapped = _made(request, found, packed, layout, Stages(request, engine, desk.place, progress), desk)
     return Prepared(
         request.dest,

@@ -6,6 +6,7 @@ other begins anew. Shards carry the fingerprint in their names: they never meet 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tempfile
@@ -42,10 +43,10 @@ class Work:
     def at(cls, request: Request, fingerprint: str, local_disk: bool, folder: str | os.PathLike[str] | None) -> Work:
         """Changes nothing yet. Raises `DataSetExists` unless it may be replaced."""
         dest = request.dest
-        if not request.overwrite and (dest / NAME).exists():
-            raise DataSetExists(f"{dest} holds a data set already: give another place, or --overwrite to replace it")
+        _refuse_data_set(request)
         _refuse_others(dest)
         if folder is not None:
+            _refuse_file(Place.of(folder), "what is spilled")
             root = Place.of(folder) / f"prepare-{_place_mark(dest)}"
         elif dest.is_local or not local_disk:
             root = dest / FOLDER
@@ -53,8 +54,10 @@ class Work:
             root = Place.of(_own_temporary() / f"prepare-{_place_mark(dest)}")
         return cls(root / fingerprint, root, dest, fingerprint)
 
-    def settle(self, say: Say) -> None:
-        """Keep what can be gone on with, and remove what else was begun here."""
+    def settle(self, request: Request, say: Say) -> None:
+        """Keep what can be gone on with, and remove what else was begun here. Raises `DataSetExists` if another job has
+        just made one."""
+        _refuse_data_set(request)
         older = {name for name in names_in(self.root) if name not in (self.fingerprint, LOCK)}
         if names_in(self.place):
             say("going on where it was broken off")
@@ -72,14 +75,29 @@ class Work:
         for name in names_in(self.dest):
             if (_SHARD.fullmatch(name) and name not in wanted) or _DRAFT.fullmatch(name):
                 (self.dest / name).remove()
-        self.root.remove()
+        self.place.remove()
+        if self.root.is_local:
+            with contextlib.suppress(OSError):  # the lock is still in it
+                Path(self.root.path).rmdir()
+        else:
+            self.root.remove()
+
+
+def lock_folder(dest: Place) -> Path:
+    """Where those who would make a data set at `dest` on this machine meet, wherever they keep their work."""
+    return Path(dest.path) / FOLDER if dest.is_local else _own_temporary() / f"prepare-{_place_mark(dest)}"
+
+
+def _refuse_data_set(request: Request) -> None:
+    dest = request.dest
+    if not request.overwrite and (dest / NAME).exists():
+        raise DataSetExists(f"{dest} holds a data set already: give another place, or --overwrite to replace it")
 
 
 def _refuse_others(dest: Place) -> None:
     """Raises `UserError` where there is something that is not ours: other tools would take it for a part of the data
     set, and a slip of the pen fill somebody's folder."""
-    if dest.is_local and dest.exists() and not dest.is_dir():
-        raise UserError(f"{dest} is a file: give a folder for the data set")
+    _refuse_file(dest, "the data set")
     ours = (FOLDER, NAME, REJECTS)
     strange = [
         name
@@ -91,6 +109,11 @@ def _refuse_others(dest: Place) -> None:
             f"{dest} holds other things ({', '.join(sorted(strange)[:3])}): give a new or an empty folder for the data "
             "set"
         )
+
+
+def _refuse_file(place: Place, what: str) -> None:
+    if place.is_local and place.exists() and not place.is_dir():
+        raise UserError(f"{place} is a file: give a folder for {what}")
 
 
 def names_in(folder: Place) -> list[str]:

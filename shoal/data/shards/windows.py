@@ -72,6 +72,7 @@ class Windows:
         self._loading: dict[Key, Window] = {}
         self._failed: dict[Key, BaseException] = {}
         self._at_work = 0
+        self._over = False
         _ALL[self] = os.getpid()
 
     def need(self, windows: Sequence[Window], stopped: Callable[[], bool]) -> dict[Key, Held] | None:
@@ -118,9 +119,13 @@ class Windows:
         with self._changed:
             self._queue, self._failed = {}, {}
 
-    def rest(self, deadline_s: float) -> None:
-        """Expect nothing, and wait until no thread is at work."""
-        self.idle()
+    def end(self) -> None:
+        """Load nothing any more, whoever asks: the interpreter ends."""
+        with self._changed:
+            self._over = True
+
+    def wait_ended(self, deadline_s: float) -> None:
+        """Wait until no thread is at work."""
         with self._changed:
             self._changed.wait_for(lambda: self._at_work == 0, deadline_s)
 
@@ -132,6 +137,8 @@ class Windows:
         return (window.stop - window.start) * self._row_bytes
 
     def _start(self) -> None:
+        if self._over:
+            return
         for _ in range(min(self._threads - self._at_work, len(self._queue))):
             self._at_work += 1
             threading.Thread(target=self._work, daemon=True, name="shoal-windows").start()
@@ -139,7 +146,7 @@ class Windows:
     def _work(self) -> None:
         while True:
             with self._changed:
-                if not self._queue:
+                if not self._queue or self._over:
                     self._at_work -= 1
                     self._changed.notify_all()
                     return
@@ -163,9 +170,11 @@ _ALL: weakref.WeakKeyDictionary[Windows, int] = weakref.WeakKeyDictionary()
 
 
 @atexit.register
-def _rest_all() -> None:
+def _end_all() -> None:
     """No thread may be within Arrow when the interpreter ends: it would wait for the other for ever."""
+    mine = [windows for windows, process in _ALL.items() if process == os.getpid()]  # of another none was forked
+    for windows in mine:
+        windows.end()
     until_s = time.monotonic() + _END_S
-    for windows, process in list(_ALL.items()):
-        if process == os.getpid():  # the threads of another were not forked
-            windows.rest(max(0.0, until_s - time.monotonic()))
+    for windows in mine:
+        windows.wait_ended(max(0.0, until_s - time.monotonic()))

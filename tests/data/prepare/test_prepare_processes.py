@@ -115,8 +115,8 @@ def test_a_second_one_at_the_same_place_is_told_of_the_first(ratings: Path, tmp_
     )
     with command(ratings, dest, "--job", tmp_path / "job.py") as first:
         wait_until((dest / "_work" / ".lock").exists, "the first to begin")
-        for job in ((), ("--job", tmp_path / "job.py")):
-            with command(ratings, dest, *job) as second:
+        for more in ((), ("--job", tmp_path / "job.py"), ("--work", tmp_path / "elsewhere")):
+            with command(ratings, dest, *more) as second:
                 _, errors = second.communicate(timeout=DEADLINE_S)
             assert second.returncode == 2
             assert f"{dest} is being prepared already, by process {first.pid}" in " ".join(errors.split())

@@ -50,7 +50,7 @@ def test_a_process_ends_while_blocks_are_being_decoded(tmp_path: Path) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (0, "2048\n", "")
 
 
-def test_resting_lets_the_window_under_way_end_and_begins_no_other() -> None:
+def test_at_the_end_the_window_under_way_is_loaded_and_no_other() -> None:
     begun, may_end, loaded = threading.Event(), threading.Event(), []
 
     def load(window: Window) -> Held:
@@ -63,8 +63,11 @@ def test_resting_lets_the_window_under_way_end_and_begins_no_other() -> None:
     coming = [Window(0, 0, number, number * 8, number * 8 + 8, ()) for number in range(3)]
     windows.expect(coming, lambda window: False, lambda window: False, 1.0)
     assert begun.wait(PATIENCE_S)
-    windows.rest(0.01)
+    windows.end()
+    windows.wait_ended(0.01)
     assert loaded == [], "it waits no longer than it may"
     may_end.set()
-    windows.rest(PATIENCE_S)
+    windows.wait_ended(PATIENCE_S)
+    windows.expect(coming, lambda window: False, lambda window: False, 1.0)
+    windows.wait_ended(PATIENCE_S)
     assert loaded == [0]
