@@ -193,14 +193,14 @@ class HostRun:
 
         eventually(there, what="somebody at the door")
 
-    def wait_until_heard_of(self, host: Host, phase: str) -> int:
-        """Wait until the coordinator knows that the worker of `host` is in `phase`; returns its step."""
+    def wait_until_heard_of(self, host: Host, phase: str, step: int) -> None:
+        """Wait until the coordinator knows that the worker of `host` is in `phase` of `step`."""
 
-        def there() -> int | None:
+        def there() -> bool:
             (worker,) = (one for one in self.report()["workers"] if one["host"] == host.name)
-            return int(worker["step"]) if worker["phase"] == phase else None
+            return bool(worker["phase"] == phase and worker["step"] == step)
 
-        return int(eventually(there, what=f"{phase} on {host.name}"))
+        eventually(there, what=f"{phase} of step {step} on {host.name}")
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         try:

@@ -66,16 +66,21 @@ def receipts(dest: Path) -> int:
 
 
 PROGRAM = """
-import sys
+import signal, sys
 from shoal.data import prepare
 from shoal.data.preparing.progress import Progress
 from shoal.data.preparing.sizes import Sizes
 
 class Said(Progress):
+    seen = 0
+
     def advance(self, tasks, rows, nbytes, *, done_before=False):
         print("before" if done_before else "done", flush=True)
+        self.seen += 1
+        if self.seen == hold:
+            signal.pause()  # to be killed
 
-source, dest, job = sys.argv[1:]
+source, dest, job, hold = *sys.argv[1:4], int(sys.argv[4])
 prepare(source, dest, job=job, partition="key:user", shards=4, processes=2, progress=Said(),
         sizes=Sizes(block_bytes=32 << 10, run_bytes=32 << 10, piece_bytes=24 << 10))
 """
@@ -88,7 +93,7 @@ def test_killed_half_way_it_leaves_no_data_set_and_goes_on_where_it_was(
     dest = tmp_path / "set"
     (tmp_path / "job.py").write_text("import time\ndef map(batch):\n    time.sleep(0.05)\n    return batch\n")
     words = ("-c", PROGRAM, ratings, dest, tmp_path / "job.py")
-    with process(*words) as first:
+    with process(*words, tasks) as first:
         wait_until(lambda: receipts(dest) >= tasks, f"{tasks} tasks to be done")
         workers = psutil.Process(first.pid).children()
         assert workers
@@ -99,7 +104,7 @@ def test_killed_half_way_it_leaves_no_data_set_and_goes_on_where_it_was(
     assert not (dest / "_manifest.json").exists()
     for shard in dest.glob("*.parquet"):
         pq.read_table(shard)  # whole, if it is there at all
-    with process(*words) as second:
+    with process(*words, 0) as second:
         output, errors = second.communicate(timeout=DEADLINE_S)
     assert second.returncode == 0, errors
     assert output.split().count("before") == done

@@ -110,9 +110,9 @@ def survive(
 
 def test_a_hundred_kills_of_the_digits(tmp_path: Path, shoal_process: Callable[..., Process]) -> None:
     """Grain by grain, so that nothing but a lost or doubled sample can make a difference. Where grains share a pass the
-    order of additions can, too: in these 50 epochs it comes to decide about the sign of an activation, also between
+    order of additions can, too: in these 70 epochs it comes to decide about the sign of an activation, also between
     calm runs on 3 and on 4 workers, and what follows from that (2e-3) is as much as a lost sample would do."""
-    words = ["--workers", "4", "--epochs", "50", "--set", "passes=grain"]
+    words = ["--workers", "4", "--epochs", "70", "--set", "passes=grain"]
     run = survive(shoal_process, tmp_path, 100, "digits.py", words, [])
     sizes = [len(event["pids"]) for event in run.events("view")]
     assert (min(sizes), max(sizes)) == (1, 4), sizes
