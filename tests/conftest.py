@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -36,6 +37,33 @@ def _zygote() -> Iterator[RankHarness]:
 def ranks(_zygote: RankHarness) -> RankHarness:
     """Runs functions on real worker processes, all forked from one zygote."""
     return _zygote
+
+
+@pytest.fixture
+def make_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mounts a file system that holds as much as is asked for, such as ``512k``: one that can really be full. Where
+    that cannot be done the test is skipped, and says why."""
+    disk = tmp_path / "disk"
+
+    def make(size: str) -> Path:
+        disk.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
+        try:
+            mounted = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        except FileNotFoundError:
+            pytest.skip("there is no mount command here")
+        if mounted.returncode != 0:
+            pytest.skip(f"a file system cannot be mounted here: {mounted.stderr.strip()}")
+        return disk
+
+    yield make
+    # a process that was killed may have a file there open for another moment
+    held = _left_after_grace(lambda: {str(disk)} if disk.is_mount() and not _unmounted(disk) else set())
+    assert not held, f"still in use: {held}"
+
+
+def _unmounted(disk: Path) -> bool:
+    return subprocess.run(["umount", str(disk)], timeout=30, check=False, capture_output=True).returncode == 0
 
 
 def children() -> set[int]:

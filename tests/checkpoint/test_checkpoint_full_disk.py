@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import errno
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,24 +15,8 @@ from shoal.checkpoint.writer import Writer
 pytestmark = pytest.mark.unit
 
 
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one megabyte."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    except FileNotFoundError:
-        pytest.skip("there is no mount command here")
-    if mounted.returncode != 0:
-        pytest.skip(f"a file system cannot be mounted here: {mounted.stderr.strip()}")
-    yield disk
-    subprocess.run(["umount", str(disk)], timeout=30, check=True)
-
-
-def test_a_full_disk_is_told_and_keeps_what_was_there(tiny_disk: Path) -> None:
-    directory = tiny_disk / "checkpoints"
+def test_a_full_disk_is_told_and_keeps_what_was_there(make_disk: Callable[[str], Path]) -> None:
+    directory = make_disk("1m") / "checkpoints"
     writer = Writer(directory)
     writer.save(name_of(1), [state_at(1, elements=1000)], cursor_at(1), {"step": 1})
     writer.flush(60)

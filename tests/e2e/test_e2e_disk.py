@@ -6,12 +6,11 @@ import os
 import re
 import shutil
 import socket
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from e2e import Process, Run, Shoal, eventually, shoal_command
+from e2e import Process, Run, Shoal, shoal_command
 from e2e_script import SCRIPT, program
 
 from shoal.launch.reserve import SIZE_BYTES
@@ -21,20 +20,8 @@ HOST = socket.gethostname()
 
 
 @pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of half a megabyte."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    except FileNotFoundError:
-        pytest.skip("there is no mount command here")
-    if mounted.returncode != 0:
-        pytest.skip(f"a file system cannot be mounted here: {mounted.stderr.strip()}")
-    yield disk
-    # the coordinator, which is killed last, may have its journal open for another moment
-    eventually(lambda: subprocess.run(["umount", str(disk)], timeout=30, check=False).returncode == 0)
+def tiny_disk(make_disk: Callable[[str], Path]) -> Path:
+    return make_disk("512k")
 
 
 def fill(disk: Path, free_bytes: int) -> Path:

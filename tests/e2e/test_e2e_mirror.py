@@ -7,8 +7,8 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from e2e import Done, Process, Run, Shoal, descendants, eventually
@@ -157,18 +157,11 @@ def test_the_mirror_of_another_run_is_refused(shoal_here: Shoal, whole: object) 
 
 
 def test_a_full_mirror_is_told_once_and_does_not_stop_training(
-    shoal_here: Shoal, whole: tuple[str, dict[str, int]]
+    shoal_here: Shoal, whole: tuple[str, dict[str, int]], make_disk: Callable[[str], Path]
 ) -> None:
-    disk = shoal_here.directory / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)]
-    if shutil.which("mount") is None or subprocess.run(command, check=False, capture_output=True).returncode != 0:
-        pytest.skip("a file system cannot be mounted here")
-    try:
-        more = ("--set", "checkpoint.mirror_wait_s=1.5", "--set", "checkpoint.keep_best=0")
-        done = shoal_here.train(*WORDS, "--run-dir", "run", "--mirror", "disk/mirror", *more)
-    finally:
-        subprocess.run(["umount", str(disk)], timeout=30, check=True)
+    mirror = make_disk("16k") / "mirror"
+    more = ("--set", "checkpoint.mirror_wait_s=1.5", "--set", "checkpoint.keep_best=0")
+    done = shoal_here.train(*WORDS, "--run-dir", "run", "--mirror", str(mirror), *more)
     assert done.status == 0, done
     assert done.out.count("no space left there: free some. It is tried again; training goes on") == 1
     assert done.out.count("Run the same command again to copy it") == 1
