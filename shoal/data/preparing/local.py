@@ -19,6 +19,7 @@ from shoal.data.preparing.engine import Engine, NothingEnds, Say
 from shoal.data.preparing.task import Result, Task
 from shoal.data.preparing.worker import LENGTH, write_frame
 
+_ENDS_WITHIN_S = 10.0
 _CHUNK = 1 << 16
 
 
@@ -131,7 +132,11 @@ class _Worker:
     def hear(self) -> dict[str, Any] | None:
         part = os.read(self.answers.fileno(), _CHUNK)
         if not part:
-            status = self.process.wait()
+            try:
+                status = self.process.wait(_ENDS_WITHIN_S)
+            except subprocess.TimeoutExpired:  # it says nothing more, and does not end either
+                self.process.kill()
+                status = self.process.wait()
             cause = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
             hint = " (if nobody did that, the machine had no memory left)" if status == -signal.SIGKILL else ""
             return {"ended": True, "failed": f"its process {cause}{hint}"}

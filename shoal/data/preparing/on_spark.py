@@ -29,6 +29,7 @@ from shoal.data.preparing.task import Result, Task
 from shoal.data.preparing.worker import answer, settle_arrow
 
 _PACKAGE = Path(__file__).parents[2]
+_ENDS_WITHIN_S = 30.0
 _GROUP = "shoal-prepare"
 _LOG = "spark.log"
 
@@ -199,7 +200,11 @@ def _end(gateway: Any) -> None:
 
     gateway.shutdown()
     gateway.proc.stdin.close()
-    gateway.proc.wait()
+    try:
+        gateway.proc.wait(_ENDS_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        gateway.proc.kill()
+        gateway.proc.wait()
     pyspark.SparkContext._gateway = pyspark.SparkContext._jvm = None
 
 
