@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from shoal.data.preparing.job import Job as Job
     from shoal.data.preparing.prepare import prepare as prepare
     from shoal.data.registry import register as register
+    from shoal.data.shards.images import Resize as Resize
     from shoal.data.source import Source as Source
     from shoal.data.source import open_source as open_source
     from shoal.data.streams import stream as stream
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "Draws": "shoal.data.draws",
     "Job": "shoal.data.preparing.job",
+    "Resize": "shoal.data.shards.images",
     "Rowwise": "shoal.data.transforms",
     "Source": "shoal.data.source",
     "augment": "shoal.data.augment",
@@ -42,6 +44,7 @@ _EXPORTS = {
 __all__ = [
     "Draws",
     "Job",
+    "Resize",
     "Rowwise",
     "Source",
     "augment",

@@ -92,6 +92,10 @@ class _Selected(Wrapping):
         super().__init__(source)
         self._chosen = columns
 
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        return tuple(one if isinstance(one, str) else ", ".join(one) for one in self._chosen)
+
     def change(self, batch: Batch, indices: Indices, epoch: int, seed: int) -> Batch:
         if not isinstance(batch, Mapping):
             raise ConfigError(

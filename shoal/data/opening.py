@@ -115,6 +115,18 @@ def _named(what: str | os.PathLike[str] | Place) -> tuple[str, str | None] | Non
     return None
 
 
+def is_prepared(what: str) -> bool:
+    """Whether `what` is the folder of a prepared data set. Raises `ConfigError` for an unknown name."""
+    from shoal.data.files.opening import prepared_at
+
+    return not is_name(what) and prepared_at(Place.of(what), "") is not None
+
+
+def is_name(what: str) -> bool:
+    """Whether `what` names a data set, with or without a split. Raises `ConfigError` for an unknown name."""
+    return _named(what) is not None
+
+
 def _refuse_for_names(name: str, **stated: object) -> None:
     for setting, value in stated.items():
         if value is not None:

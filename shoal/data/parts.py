@@ -61,6 +61,10 @@ class SlicedSource(Source):
         return self._source.fetch(indices + self._start, epoch, seed)
 
     @property
+    def column_names(self) -> tuple[str, ...] | None:
+        return self._source.column_names
+
+    @property
     def grouped(self) -> str | None:
         return self._source.grouped
 
@@ -112,6 +116,10 @@ class JoinedSource(Source):
 
     def __len__(self) -> int:
         return int(self._starts[-1])
+
+    @property
+    def column_names(self) -> tuple[str, ...] | None:
+        return self._sources[0].column_names
 
     @property
     def grouped(self) -> str | None:

@@ -34,6 +34,7 @@ from shoal.data.source import Batch
 Q = TypeVar("Q")
 
 QUESTIONS_AHEAD = 2  # for each process: one that it works on, one to go on with
+TRIES = 3  # for a question: one of which so many processes died is what kills them
 KILLED_WITHIN_S = 5.0  # a killed process is gone at once, unless the kernel holds it in a read from a lost disk
 _LENGTH = struct.Struct("<Q")
 _OURS = str(Path(__file__).parents[1])
@@ -45,14 +46,27 @@ class LoaderProcesses(Generic[Q]):
     Processes are forked when the object is made, so that data is neither pickled nor copied. They use one
     thread each and end with `close`, with the last answer, or with the process that made them, however it
     ends. Ctrl-C does not reach them: who asks decides when to stop. What `answer` raises is raised here as it
-    was, with the loader process's traceback as a note. Raises `ShoalError` when a process dies, or is silent
-    for `timeout_s`.
+    was, with the loader process's traceback as a note.
+
+    A process that dies is replaced, since it has no state: what it was asked and has not answered is asked again, and
+    `tell` is given a line about it. Raises `ShoalError` when as many as `TRIES` died of the same question, or when one
+    is silent for `timeout_s`; `describe` then puts the question in words.
     """
 
-    def __init__(self, answer: Callable[[Q], Batch], questions: Iterable[Q], *, count: int, timeout_s: float) -> None:
-        self._questions = iter(questions)
-        self._timeout_s = timeout_s
+    def __init__(
+        self,
+        answer: Callable[[Q], Batch],
+        questions: Iterable[Q],
+        *,
+        count: int,
+        timeout_s: float,
+        describe: Callable[[Q], str] = str,
+        tell: Callable[[str], None] = lambda words: None,
+    ) -> None:
+        self._answer, self._questions = answer, iter(questions)
+        self._timeout_s, self._describe, self._tell = timeout_s, describe, tell
         self._asked: deque[tuple[Q, _Worker]] = deque()
+        self._died = 0  # of the question whose answer is awaited
         self._workers: list[_Worker] = []
         try:
             for _ in range(count):
@@ -67,11 +81,16 @@ class LoaderProcesses(Generic[Q]):
     def _ask(self, worker: _Worker) -> None:
         for question in self._questions:
             self._asked.append((question, worker))
-            try:
-                _send(worker.socket, question)
-            except OSError as error:
-                self._give_up(question, worker, error)
+            self._send(question, worker)
             return
+
+    def _send(self, question: Q, worker: _Worker) -> None:
+        try:
+            _send(worker.socket, question)
+        except TimeoutError as error:
+            self._give_up(question, f"{worker} was silent for {self._timeout_s:g} s", error)
+        except OSError:
+            pass  # it is dead: what it has answered before is read first, then it is replaced
 
     def __iter__(self) -> Iterator[tuple[Q, Batch]]:
         return self
@@ -80,27 +99,45 @@ class LoaderProcesses(Generic[Q]):
         if not self._asked:
             self.close()
             raise StopIteration
-        question, worker = self._asked.popleft()
-        try:
-            answer = _receive(worker.socket)
-        except (OSError, EOFError) as error:
-            self._give_up(question, worker, error)
+        answer: Any = None
+        while True:
+            question, worker = self._asked[0]
+            try:
+                answer = _receive(worker.socket)
+                break
+            except TimeoutError as error:
+                self._give_up(question, f"{worker} was silent for {self._timeout_s:g} s", error)
+            except (OSError, EOFError) as error:
+                self._replace(question, worker, error)
+        self._asked.popleft()
+        self._died = 0
         if isinstance(answer, _Failed):
             self.close()
             raise answer.error
         self._ask(worker)
         return question, answer
 
-    def _give_up(self, question: Q, worker: _Worker, error: Exception) -> NoReturn:
-        if isinstance(error, TimeoutError):
-            what = f"was silent for {self._timeout_s:g} s"
-        else:
-            worker.process.join(1.0)
-            code = worker.process.exitcode
-            what = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with {code}"
+    def _replace(self, question: Q, dead: _Worker, error: Exception) -> None:
+        """Start another process in the place of one that died of `question`, the first that it had left to answer."""
+        self._died += 1
+        how = f"{dead} {dead.end()}"
+        if self._died >= TRIES:
+            self._give_up(question, f"{how}, and so did {self._died - 1} before it", error)
+        dead.socket.close()
+        new = _Worker.start(self._answer, self._timeout_s)
+        self._workers[self._workers.index(dead)] = new
+        self._asked = deque((asked, new if worker is dead else worker) for asked, worker in self._asked)
+        for asked, worker in list(self._asked):
+            if worker is new:
+                self._send(asked, worker)
+        self._tell(
+            f"{how} while it loaded {self._describe(question)}: another takes its place and loads the same again"
+        )
+
+    def _give_up(self, question: Q, how: str, error: Exception) -> NoReturn:
         self.close()
         raise ShoalError(
-            f"the loader process {worker.process.pid} {what} while it loaded {question}.\n"
+            f"{how} while it loaded {self._describe(question)}.\n"
             "Try `--set loader.processes=0` to load in the worker itself, where the cause can be seen."
         ) from error
 
@@ -115,10 +152,23 @@ class LoaderProcesses(Generic[Q]):
         self._workers = []
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Worker:
     process: BaseProcess
     socket: socket.socket
+
+    def __str__(self) -> str:
+        return f"the loader process {self.process.pid}"
+
+    def end(self) -> str:
+        """How it has ended. A process that has only closed its socket is ended."""
+        self.process.join(1.0)
+        code = self.process.exitcode
+        if code is None:
+            self.process.kill()
+            self.process.join(KILLED_WITHIN_S)
+            return "closed its connection"
+        return f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
 
     @classmethod
     def start(cls, answer: Callable[[Any], Batch], timeout_s: float) -> _Worker:

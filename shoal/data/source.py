@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
@@ -15,13 +16,14 @@ from shoal.core.cursor import Batches
 from shoal.core.errors import ConfigError
 from shoal.core.order import Indices, Order, WholeOrder
 from shoal.data.request import Batch, Loaded, Request
+from shoal.data.sample_schema import SampleField, sample_of, schema_of
 
 __all__ = ["Batch", "Source", "open_source"]
 
 _ACCEPTED = (
     "give a map-style torch Dataset (with __len__ and __getitem__) or an IterableDataset, a tuple or dict of tensors "
-    "or arrays that have the same first dimension, a single tensor, a pandas data frame, a pyarrow Table, a Hugging "
-    "Face dataset, or a shoal.data.Source"
+    "or arrays that have the same first dimension, a single tensor, a list of samples such as (x, y), a pandas data "
+    "frame, a pyarrow Table, a Hugging Face dataset, or a shoal.data.Source"
 )
 
 
@@ -41,6 +43,30 @@ class Source(ABC):
         What is drawn for a sample is seeded by `core.seeds.sample_seed(seed, epoch, sample)`, so a sample has
         the same bits in an epoch whoever fetches it and whatever else is in the batch.
         """
+
+    def __getitem__(self, index: int) -> Any:
+        """Sample number `index`, to look at: as it is in epoch 0 of a run with seed 0. For many, `fetch` is quicker."""
+        position = operator.index(index)
+        if not -len(self) <= position < len(self):
+            raise IndexError(f"sample {position} of {len(self)}")
+        return sample_of(self.fetch(np.asarray([position % len(self)], dtype=np.int64), 0, 0))
+
+    def __repr__(self) -> str:
+        try:
+            fields = ", ".join(map(str, self.schema))
+        except Exception as error:  # what is printed to find a fault must not fail by it
+            fields = f"cannot be read: {error}"
+        return f"<{type(self).__name__} of {len(self):,} samples ({fields})>"
+
+    @property
+    def schema(self) -> tuple[SampleField, ...]:
+        """Name, type and shape of each part of a sample, read off the first one."""
+        return schema_of(self.fetch(np.zeros(1, dtype=np.int64), 0, 0), self.column_names)
+
+    @property
+    def column_names(self) -> tuple[str, ...] | None:
+        """Of the parts of a sample; None where they have no names but those of a dict."""
+        return None
 
     def sampled(self) -> Source:
         """A source of the same kind of samples, a few of which may be looked at before a run begins."""
@@ -92,7 +118,12 @@ class Source(ABC):
     @property
     def bytes_read(self) -> int:
         """What was fetched from where the data lies, as far as a source counts it: by this process, and by loader
-        processes for it. A process that was forked begins with none."""
+        processes for it. A process that was forked begins with `read_elsewhere`."""
+        return self._read_elsewhere
+
+    @property
+    def read_elsewhere(self) -> int:
+        """The part of `bytes_read` that other processes have fetched."""
         return self._read_elsewhere
 
     def add_bytes_read(self, nbytes: int) -> None:
@@ -139,6 +170,8 @@ def _make_source(data: object, name: str) -> Source:
         data = data.tensors
     if isinstance(data, torch.Tensor | np.ndarray):
         return TensorSource(data, name)
+    if isinstance(data, list) and data and all(isinstance(sample, tuple | list | Mapping) for sample in data):
+        return MappedSource(data, name)
     if isinstance(data, tuple | list):
         return TensorSource(_rows(data, name), name)
     if isinstance(data, Mapping):

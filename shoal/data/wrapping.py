@@ -78,5 +78,9 @@ class Wrapping(Source):
     def bytes_read(self) -> int:
         return self.source.bytes_read
 
+    @property
+    def read_elsewhere(self) -> int:
+        return self.source.read_elsewhere
+
     def add_bytes_read(self, nbytes: int) -> None:
         self.source.add_bytes_read(nbytes)

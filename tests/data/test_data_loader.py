@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from shoal.core.errors import ShoalError
 from shoal.core.order import epoch_order
 from shoal.data import open_source
 from shoal.data.loader import Loaded, Loader, Request
+from shoal.data.processes import TRIES
 
 SAMPLES = 23
 
@@ -79,9 +80,14 @@ def bits(loaded: Loaded) -> tuple[Any, ...]:
     return loaded.request, loaded.indices.tolist(), loaded.batch["sample"].tolist(), drawn.numpy().tobytes()
 
 
-def loader(dataset: Dataset[Any] | None = None, processes: int = 0, timeout_s: float = 60) -> Loader:
+def loader(
+    dataset: Dataset[Any] | None = None,
+    processes: int = 0,
+    timeout_s: float = 60,
+    tell: Callable[[str], None] = lambda words: None,
+) -> Loader:
     source = open_source(Noisy() if dataset is None else dataset, "train")
-    return Loader(source, seed=11, processes=processes, timeout_s=timeout_s)
+    return Loader(source, seed=11, processes=processes, timeout_s=timeout_s, tell=tell)
 
 
 @pytest.mark.unit
@@ -216,11 +222,68 @@ def test_batches_of_any_kind_arrive_whole() -> None:
 
 
 @pytest.mark.ranks
-def test_a_loader_process_that_dies_is_noticed_at_once() -> None:
+def test_samples_that_kill_every_process_end_the_stream_and_are_named() -> None:
     begin = time.monotonic()
-    with pytest.raises(ShoalError, match=r"(?s)loader process.*killed by signal 9 while.*loader.processes=0"):
-        list(loader(Troubled("die"), 1).stream(requests(0)))
+    told: list[str] = []
+    troubled = loader(Troubled("die"), 1, tell=told.append)
+    asked = requests(0)
+    fatal = next(request for request in asked if 9 in troubled.indices(request))
+    numbers = ", ".join(map(str, troubled.indices(fatal).tolist()))
+    with pytest.raises(ShoalError) as raised:
+        list(troubled.stream(asked))
+    said = str(raised.value)
+    assert f"killed by signal 9, and so did 2 before it while it loaded samples {numbers} of epoch 1." in said
+    assert "loader.processes=0" in said
+    assert len(told) == TRIES - 1
+    assert all(f"while it loaded samples {numbers} of epoch 1: another takes its place" in line for line in told)
     assert time.monotonic() - begin < 50  # and not after timeout_s
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("processes", [1, 3])
+def test_loader_processes_that_are_killed_are_replaced_and_the_samples_are_the_same(processes: int) -> None:
+    told: list[str] = []
+    calm = [bits(one) for one in loader().stream(requests(0, 1))]
+    stream = loader(processes=processes, tell=told.append).stream(requests(0, 1))
+    hurt, killed = [], 0
+    for number, one in enumerate(stream):
+        hurt.append(bits(one))
+        if number in (0, 1, 4):  # all of them: what they have read ahead, and what they were asked
+            for child in multiprocessing.active_children():
+                assert child.pid is not None
+                os.kill(child.pid, signal.SIGKILL)
+                killed += 1
+    assert hurt == calm
+    assert 1 <= len(told) <= killed  # who had answered all that it was asked is not missed
+    assert all("was killed by signal 9 while it loaded sample" in line for line in told)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.ranks
+def test_what_was_fetched_is_not_counted_again_by_a_process_that_takes_anothers_place() -> None:
+    class Counted(type(open_source(Noisy(), "train"))):  # type: ignore[misc]
+        fetched, of = 0, 0
+
+        @property
+        def bytes_read(self) -> int:
+            return (self.fetched if self.of == os.getpid() else 0) + self.read_elsewhere
+
+        def fetch(self, indices: Any, epoch: int, seed: int) -> Any:
+            if self.of != os.getpid():
+                self.fetched, self.of = 0, os.getpid()
+            self.fetched += 100
+            return super().fetch(indices, epoch, seed)
+
+    source = open_source(Noisy(), "train")
+    source.__class__ = Counted
+    for epoch in (0, 1):
+        stream = Loader(source, seed=11, processes=1, timeout_s=60).stream(requests(epoch))
+        next(stream)
+        for child in multiprocessing.active_children():
+            assert child.pid is not None
+            os.kill(child.pid, signal.SIGKILL)
+        list(stream)
+        assert source.bytes_read == 100 * len(requests(0)) * (epoch + 1)
 
 
 @pytest.mark.ranks

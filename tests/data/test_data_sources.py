@@ -186,7 +186,7 @@ class _Empty(Source):
         (None, "NoneType"),
         ("train.csv", "str"),
         (Noisy, "type"),
-        ([(torch.zeros(2), 1), (torch.zeros(2), 0)], "list of (tuple, tuple)"),
+        ([torch.zeros(2), 1], "list of (Tensor, int)"),
         ((torch.zeros(3), [1, 2, 3]), "tuple of (Tensor, list)"),
         ((), "tuple of ()"),
     ],

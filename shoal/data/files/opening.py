@@ -31,7 +31,7 @@ def open_place(
 ) -> Source:
     """The samples of `split` (``all``: of everything; empty: of everything, which must have no splits) of what lies at
     `place`."""
-    prepared = _prepared(place, split)
+    prepared = prepared_at(place, split)
     if prepared is not None:
         from shoal.data.shards.source import ShardSource
 
@@ -65,7 +65,7 @@ def open_listed(
     return open_files(found, Wanted.of(schema, columns, decode, str(places[0])), memory_bytes)
 
 
-def _prepared(place: Place, split: str) -> Place | None:
+def prepared_at(place: Place, split: str) -> Place | None:
     """The folder of the prepared data set that is meant, if it is one."""
     if is_pattern(place.url) or (not split and "." in place.name and place.protocol in ("http", "https")):
         return None

@@ -57,19 +57,20 @@ def _decode_array(data: Any) -> Any:
     return np.load(io.BytesIO(data), allow_pickle=False)
 
 
-def read_splits(splits: Sequence[Split], wanted: Wanted) -> list[Values]:
-    """The rows of these splits, one after the other. Raises `BadRecordError` for the first that cannot be read."""
+def read_splits(splits: Sequence[Split], wanted: Wanted) -> tuple[list[Values], list[int]]:
+    """The rows of these splits, one after the other, and how many each has. Raises `BadRecordError` for the first that
+    cannot be read."""
     import pyarrow as pa
 
-    batches = [
-        batch for split in splits for batch in format_named(split.format).read(split, wanted.schema, refuse)
-    ]  # fmt: skip
+    read = [list(format_named(split.format).read(split, wanted.schema, refuse)) for split in splits]
+    batches = [batch for part in read for batch in part]
     table = pa.Table.from_batches(batches, wanted.schema)
     if not batches:
         table = wanted.schema.empty_table()
     try:
         table = table.combine_chunks()
-        return [_for_models(values_of(table, column), column) for column in wanted.columns]
+        values = [_for_models(values_of(table, column), column) for column in wanted.columns]
+        return values, [sum(batch.num_rows for batch in part) for part in read]
     except ValueError as error:
         where = splits[0].place if len({split.place for split in splits}) == 1 else f"{splits[0].place} and others"
         raise FormatError(f"{where}: {error}") from None

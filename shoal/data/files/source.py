@@ -17,6 +17,7 @@ from shoal.core.order import Indices, Order
 from shoal.data.files.order import PieceOrder
 from shoal.data.files.rows import Wanted, count_of, nbytes_of, read_splits
 from shoal.data.formats import Found, Split
+from shoal.data.formats.images import Images
 from shoal.data.shards.collating import Collator, Part
 from shoal.data.shards.columns import Values
 from shoal.data.source import Batch, Source
@@ -32,13 +33,18 @@ class TableSource(Source):
     def __init__(self, found: Sequence[Found], wanted: Wanted) -> None:
         self._made_of = tuple(found), wanted
         splits = [split for entry, format_ in found for split in format_.splits(entry, 64 << 20)]
-        self._values = read_splits(splits, wanted)
+        self._splits = splits
+        self._values, rows = read_splits(splits, wanted)
+        self._starts = np.cumsum([0, *rows])
         self._samples = count_of(self._values)
-        where = str(found[0][0].place)
-        self._collate = Collator(wanted.columns, lambda sample: f"sample {sample} of {where}")
+        self._collate = Collator(wanted.columns, self._where)
 
     def __len__(self) -> int:
         return self._samples
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        return tuple(column.words for column in self._made_of[1].columns)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TableSource, self._made_of
@@ -46,6 +52,10 @@ class TableSource(Source):
     def fetch(self, indices: Indices, epoch: int, seed: int) -> Batch:
         made = self._collate([(self._values, indices, np.arange(len(indices)))], indices)
         return made[0] if len(made) == 1 else tuple(made)
+
+    def _where(self, sample: int) -> str:
+        at = int(np.searchsorted(self._starts, sample, side="right")) - 1
+        return _words(sample, sample - int(self._starts[at]), self._splits[at])
 
 
 @dataclass(frozen=True)
@@ -74,6 +84,10 @@ class PieceSource(Source):
 
     def __len__(self) -> int:
         return int(self._starts[-1])
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        return tuple(column.words for column in self._wanted.columns)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PieceSource, (self._pieces, self._wanted, self._memory_bytes)
@@ -115,7 +129,7 @@ class PieceSource(Source):
         if piece.split in self._kept:
             self._kept.move_to_end(piece.split)
             return self._kept[piece.split]
-        values = read_splits([piece.split], self._wanted)
+        values, _ = read_splits([piece.split], self._wanted)
         if count_of(values) < piece.stop:
             raise ConfigError(
                 f"{piece.split.place} has changed since it was opened: it has fewer records. Start the run again"
@@ -129,7 +143,13 @@ class PieceSource(Source):
     def _where(self, sample: int) -> str:
         number = int(self._of(np.asarray([sample]))[0])
         piece = self._pieces[number]
-        return f"sample {sample} (record {sample - self._starts[number] + piece.start} of {piece.split})"
+        return _words(sample, sample - int(self._starts[number]) + piece.start, piece.split)
+
+
+def _words(sample: int, record: int, split: Split) -> str:
+    """Where a sample is read from: record number `record` of `split`."""
+    within = "" if split.format == Images.name else f"record {record} of "  # an image is a file
+    return f"sample {sample} ({within}{split.words})"
 
 
 def open_files(found: Sequence[Found], wanted: Wanted, memory_bytes: int) -> Source:

@@ -26,6 +26,11 @@ class Split:
     stop: int
     nbytes: int  # about how much is to be read, for progress
 
+    @property
+    def words(self) -> str:
+        """Which part of which file."""
+        return f"{self.place} from {self.start} on" if self.start else str(self.place)
+
 
 @dataclass(frozen=True)
 class BadRecord:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from shoal.core.errors import ConfigError
 from shoal.core.order import Indices
-from shoal.data.shards.columns import Column, Packed, Values, model_dtype
-from shoal.data.shards.images import ImageError, decode_image, decode_images
+from shoal.data.shards.columns import Column, Decode, Packed, Values, model_dtype
+from shoal.data.shards.images import ImageError, Resize, decode_image, decode_images
 
 _WORTH_A_THREAD = 16 << 10  # bytes of images: for fewer it is not worth waking one
 
@@ -60,19 +60,35 @@ class Collator:
     def _decoded(self, column: Column, samples: list[Any], indices: Indices) -> Tensor:
         assert column.decode is not None
         if column.decode is not decode_image:
-            try:
-                return torch.stack([torch.as_tensor(column.decode(one)) for one in samples])
-            except Exception as error:
-                error.add_note(f"while decoding column {column.words} of {self._where(int(indices[0]))} and others")
-                raise
+            return self._decoded_one_by_one(column, column.decode, samples, indices)
+        pixels: Any = None
         try:
             pixels = np.empty((len(samples), *decode_image(samples[0]).shape), np.uint8)
             self._decode_all(samples, pixels)
         except ImageError as error:
+            if error.other_size:
+                raise self._other_size(column, indices, error, pixels.shape[1:3]) from None
             raise self._bad_image(column, int(indices[error.at]), error.why) from None
         except ValueError as error:
             raise self._bad_image(column, int(indices[0]), str(error)) from None
         return torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
+
+    def _decoded_one_by_one(self, column: Column, decode: Decode, samples: list[Any], indices: Indices) -> Tensor:
+        made: list[Tensor] = []
+        for one, number in zip(samples, indices.tolist(), strict=True):
+            try:
+                made.append(torch.as_tensor(decode(one)))
+            except Exception as error:
+                if isinstance(decode, Resize) and isinstance(error, ValueError):
+                    raise self._bad_image(column, number, str(error)) from None
+                error.add_note(f"while decoding column {column.words} of {self._where(number)}")
+                raise
+            if made[-1].shape != made[0].shape:
+                raise ConfigError(
+                    f"column {column.words}: {self._where(number)} becomes a tensor of shape {list(made[-1].shape)}, "
+                    f"{self._where(int(indices[0]))} one of {list(made[0].shape)}: decode= must give all the same shape"
+                )
+        return torch.stack(made)
 
     def _decode_all(self, samples: list[Any], into: Any) -> None:
         threads = min(self._threads, len(samples), sum(map(len, samples)) // _WORTH_A_THREAD)
@@ -85,10 +101,19 @@ class Collator:
             try:
                 decode_images(samples[low:high], into[low:high])
             except ImageError as error:
-                raise ImageError(low + error.at, error.why) from None
+                raise error.moved(low) from None
 
         for one in [self._pool.submit(decode, a, b) for a, b in itertools.pairwise(borders)]:
             one.result()
+
+    def _other_size(self, column: Column, indices: Indices, error: ImageError, size: tuple[int, int]) -> ConfigError:
+        height, width = size
+        return ConfigError(
+            f"column {column.words}: {self._where(int(indices[0]))} is {height}x{width} pixels, "
+            f"{self._where(int(indices[error.at]))} is {error.why}, and a batch has one size. Resize them as they are "
+            f"read, shoal.data.open(…, decode={{{column.words!r}: shoal.data.Resize({height}, {width})}}), or once, "
+            f"`shoal prepare … --job resize:columns={column.words}:size={height}x{width}`"
+        )
 
     def _bad_image(self, column: Column, sample: int, why: str) -> ConfigError:
         return ConfigError(f"column {column.words} of {self._where(sample)} is no image that can be used: {why}")

@@ -20,11 +20,12 @@ _WIDER = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}  # torch c
 
 @dataclass(frozen=True)
 class Column:
-    """One part of a sample: a column, or several columns of numbers side by side. `decode` turns its bytes into a
-    tensor; None: it is numbers."""
+    """One part of a sample: a column, or a group of columns of numbers side by side, which is a row of them even where
+    it has only one. `decode` turns its bytes into a tensor; None: it is numbers."""
 
     names: tuple[str, ...]
     decode: Decode | None = None
+    is_group: bool = False
 
     @property
     def words(self) -> str:
@@ -50,7 +51,7 @@ Values = Array | Packed
 def model_dtype(values: Array, column: Column) -> np.dtype[Any]:
     """Fractions as float32, as parameters are; whole numbers as int64, as targets must be. Numbers side by side are
     fractions. Lists of whole numbers stay as they are, for they may be pixels."""
-    if values.dtype == np.float64 or len(column.names) > 1:
+    if values.dtype == np.float64 or column.is_group:
         return np.dtype(np.float32)
     whole = values.ndim == 1 and values.dtype.kind in "iu"
     return np.dtype(np.int64) if whole else values.dtype
@@ -60,14 +61,18 @@ def choose_columns(
     schema: Any, columns: Sequence[str | Sequence[str]] | None, decode: Mapping[str, Decode], where: str
 ) -> tuple[Column, ...]:
     """The parts of a sample. Raises `ConfigError` for a column that is not there or cannot become a tensor."""
-    wanted = [tuple([one] if isinstance(one, str) else one) for one in (schema.names if columns is None else columns)]
     chosen = []
-    for names in wanted:
+    for one in schema.names if columns is None else columns:
+        names = (one,) if isinstance(one, str) else tuple(one)
+        if not names:
+            raise ConfigError(f"columns has an empty group: name at least one of {', '.join(schema.names)} in it")
         for name in names:
             if name not in schema.names:
                 raise ConfigError(f"{where} has no column {name!r}: it has {', '.join(schema.names)}")
             _check(schema.field(name).type, name, decode, where, side_by_side=len(names) > 1)
-        chosen.append(Column(names, decode.get(names[0]) if _is_bytes(schema.field(names[0]).type) else None))
+        kind = schema.field(names[0]).type
+        is_group = not isinstance(one, str) and _is_number(kind)  # bytes, and lists, alone are what they are
+        chosen.append(Column(names, decode.get(names[0]) if _is_bytes(kind) else None, is_group))
     if not chosen:
         raise ConfigError(f"columns=[] leaves nothing of {where}: name at least one of {', '.join(schema.names)}")
     return tuple(chosen)
@@ -114,9 +119,9 @@ def _is_number(kind: Any) -> bool:
 def values_of(table: Any, column: Column) -> Values:
     """The rows of a table in memory. Raises `ValueError` for what no tensor can hold."""
     if column.decode is not None:
-        return _packed(_single(table.column(column.names[0])))
+        return _packed(_single(table.column(column.names[0])), column.names[0])
     parts = [_numbers(_single(table.column(name)), name) for name in column.names]
-    return parts[0] if len(parts) == 1 else np.stack(parts, axis=1)
+    return np.stack(parts, axis=1) if column.is_group else parts[0]
 
 
 def _single(chunked: Any) -> Any:
@@ -130,7 +135,9 @@ def _numbers(array: Any, name: str) -> Array:
 
     if array.null_count and not pa.types.is_floating(array.type):
         raise ValueError(
-            f"column {name!r} has {array.null_count} empty values, and {array.type} has no value for these"
+            f"column {name!r} has {array.null_count} empty values, and {array.type} has no value for these: leave it "
+            f"out by columns=[...], or fill them with `shoal prepare … --job fill:columns={name}:value=0` (or mean, or "
+            "most-frequent)"
         )
     if not _is_list(array.type):
         found: Array = array.to_numpy(zero_copy_only=False)
@@ -145,11 +152,14 @@ def _numbers(array: Any, name: str) -> Array:
     return inner.reshape(count, size, *inner.shape[1:])
 
 
-def _packed(array: Any) -> Packed:
+def _packed(array: Any, name: str) -> Packed:
     import pyarrow as pa
 
     if array.null_count:
-        raise ValueError(f"{array.null_count} samples have no bytes")
+        raise ValueError(
+            f"column {name!r} is empty in {array.null_count} samples: leave these out with a job for `shoal prepare`, "
+            f"or give them a value with `--job fill:columns={name}:value=…`"
+        )
     if pa.types.is_fixed_size_binary(array.type):
         borders = np.arange(len(array) + 1, dtype=np.int64) * array.type.byte_width + array.offset
     else:

@@ -23,6 +23,28 @@ def require_decoders() -> None:
         raise ConfigError(f"decoding images needs {' and '.join(missing)}: pip install 'shoal[images]'")
 
 
+class Resize:
+    """For `decode` of `shoal.data.open`: images of any size become `height` x `width` pixels, uint8, 3 x height x
+    width, the same bits whoever reads them."""
+
+    def __init__(self, height: int, width: int) -> None:
+        if height < 1 or width < 1:
+            raise ConfigError(f"Resize({height}, {width}): height and width are pixels, at least 1")
+        self.height, self.width = height, width
+
+    def __call__(self, data: Any) -> Pixels:
+        """Raises `ValueError` for what is no image."""
+        require_decoders()
+        return np.asarray(resized(data, self.height, self.width), dtype=np.uint8).transpose(2, 0, 1).copy()
+
+
+def resized(data: Any, height: int, width: int) -> Any:
+    """A `PIL.Image` of these bytes, so many pixels high and wide. Raises `ValueError`."""
+    from PIL import Image
+
+    return Image.fromarray(decode_image(data)).resize((width, height), Image.Resampling.BILINEAR)
+
+
 def decode_image(data: Any) -> Pixels:
     """The colours of one image, rows x columns x 3. Raises `ValueError`."""
     if bytes(data[:3]) == _JPEG:
@@ -47,8 +69,7 @@ def _by_pillow(data: Any) -> Pixels:
 
 
 def decode_images(samples: Sequence[Any], into: Pixels) -> None:
-    """Decode images, all of the size of one of `into`. Raises `ValueError`, whose argument names the number of the
-    image that is at fault."""
+    """Decode images, all of the size of one of `into`. Raises `ImageError`."""
     from simplejpeg import decode_jpeg
 
     size = into.shape[1] * into.shape[2] * into.shape[3]
@@ -65,14 +86,17 @@ def decode_images(samples: Sequence[Any], into: Pixels) -> None:
         except ValueError as error:
             raise ImageError(at, str(error)) from None
         if pixels.shape != into.shape[1:]:
-            sizes = "x".join(map(str, pixels.shape[:2])), "x".join(map(str, into.shape[1:3]))
-            raise ImageError(at, f"it is {sizes[0]} pixels and others are {sizes[1]}: make them of one size first")
+            raise ImageError(at, f"{pixels.shape[0]}x{pixels.shape[1]}", other_size=True)
         into[at] = pixels
 
 
 class ImageError(ValueError):
-    """An image cannot be used: which of those given, and why."""
+    """An image cannot be used: which of those given, and why. With `other_size`, `why` is its size."""
 
-    def __init__(self, at: int, why: str) -> None:
+    def __init__(self, at: int, why: str, *, other_size: bool = False) -> None:
         super().__init__(at, why)
-        self.at, self.why = at, why
+        self.at, self.why, self.other_size = at, why, other_size
+
+    def moved(self, by: int) -> ImageError:
+        """The same, where the images were given from number `by` on."""
+        return ImageError(self.at + by, self.why, other_size=self.other_size)

@@ -119,6 +119,10 @@ class ShardSource(Source):
     def __len__(self) -> int:
         return self.data.blocks.samples
 
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        return tuple(column.words for column in self._columns)
+
     def order(self, seed: int, shuffle: bool, batches: Batches | None = None) -> Order:
         blocks = self.data.blocks
         return LaneOrder(seed, blocks, plan_lanes(blocks, batches, self._memory, shuffle), shuffle)

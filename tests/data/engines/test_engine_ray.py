@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,9 +22,13 @@ def cluster() -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("OMP_NUM_THREADS", "1")
-        from ray.cluster_utils import Cluster
+        with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as home:  # short, for its sockets
+            # `Cluster` writes its address into Ray's own folder, not into the one of its nodes, and makes neither
+            patch.setenv("RAY_TMPDIR", home)
+            folder = str(Path(home, "ray"))
+            Path(folder).mkdir()
+            from ray.cluster_utils import Cluster
 
-        with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:  # short, for its sockets
             node = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80 << 20, "temp_dir": folder}
             made = Cluster(initialize_head=True, head_node_args=node)
             made.add_node(num_cpus=1, object_store_memory=80 << 20, temp_dir=folder)

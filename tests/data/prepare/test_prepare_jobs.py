@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from prepared_rows import PART, ROWS, SMALL, rows, shards, table
 
+import shoal.data
 from shoal.core.errors import ConfigError, UserError
 from shoal.data import Job, prepare
 from shoal.data.manifest import Manifest
@@ -166,7 +167,72 @@ def test_vocabulary_numbers_words_by_frequency(tmp_path: Path) -> None:
     made = rows(tmp_path / "set")
     assert made["city"].to_pylist() == [1, 2, 1, 0]
     assert made["text"].to_pylist() == [[1, 2], [1, 3], [], [1, 2]]
-    assert manifest.job["steps"][0]["learned"] == {"city": ["Ulm", "Bonn"]}
+    assert manifest.job["steps"][0]["learned"] == {"city": [None, "Ulm", "Bonn"]}  # Rom is unknown
+
+
+def test_labels_are_numbered_from_zero(tmp_path: Path) -> None:
+    (tmp_path / "raw.csv").write_text("id,kind,gap\n1,spam,a\n2,ham,\n3,spam,b\n4,spam,a\n")
+    for options, labels, gaps in (
+        ("", [0, 1, 0, 0], [1, 0, 2, 1]),  # only what can be unknown has a number for it
+        (":unknown=yes", [1, 2, 1, 1], [1, 0, 2, 1]),
+    ):
+        job = f"vocabulary:columns=kind,gap{options}"
+        here(tmp_path / "raw.csv", tmp_path / f"set{len(options)}", job=job, shards=1)
+        made = rows(tmp_path / f"set{len(options)}")
+        assert (made["kind"].to_pylist(), made["gap"].to_pylist()) == (labels, gaps)
+    with pytest.raises(ConfigError, match=r"'gap' has 1 empty values.*--job fill:columns=gap:value=most-frequent"):
+        here(tmp_path / "raw.csv", tmp_path / "no", job="vocabulary:columns=kind,gap:unknown=no", shards=1)
+
+
+def test_gaps_are_filled(tmp_path: Path) -> None:
+    (tmp_path / "raw.csv").write_text("id,age,kind,x\n1,10,a,\n2,,b,1.5\n3,15,,2.5\n4,,b,nan\n")
+    manifest = here(
+        tmp_path / "raw.csv",
+        tmp_path / "set",
+        job=["fill:columns=age,x", "fill:columns=kind:value=most-frequent"],
+        shards=1,
+    )
+    made = rows(tmp_path / "set").to_pydict()
+    assert made == {
+        "id": [1, 2, 3, 4],
+        "age": [10, 12, 15, 12],
+        "kind": ["a", "b", "b", "b"],
+        "x": [2.0, 1.5, 2.5, 2.0],
+    }
+    assert manifest.job["steps"][0]["learned"] == {"age": 12.5, "x": 2.0}
+    here(tmp_path / "raw.csv", tmp_path / "stated", job="fill:columns=age:value=-1", shards=1)
+    assert rows(tmp_path / "stated")["age"].to_pylist() == [10, -1, 15, -1]
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        ("fill:columns=kind", "has no mean"),
+        ("fill:columns=age:value=old", "is no int64"),
+        ("fill:columns=empty", "has no value at all"),
+        ("fill:columns=agee", "did you mean 'age'"),
+    ],
+)
+def test_what_cannot_be_filled_is_refused(job: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "raw.jsonl").write_text(
+        '{"age": 1, "kind": "a", "empty": null}\n{"age": null, "kind": "b", "empty": null}\n'
+    )
+    with pytest.raises(ConfigError, match=words):
+        here(tmp_path / "raw.jsonl", tmp_path / "set", job=["convert:float64=empty", job], shards=1)
+
+
+def test_images_of_all_sizes_become_one(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for name, size in (("a.png", (40, 32)), ("b.jpg", (16, 20))):  # width, height
+        (tmp_path / "raw" / "cat").mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", size, (200, 10, 10)).save(tmp_path / "raw" / "cat" / name)
+    here(tmp_path / "raw", tmp_path / "set", job="resize:size=8x12", shards=1)
+    images, _ = shoal.data.open(tmp_path / "set").fetch(np.arange(2), 0, 0)
+    assert images.shape == (2, 3, 8, 12)
+    assert abs(images[:, 0].float().mean() - 200) < 3
+    with pytest.raises(ConfigError, match="such as 64x64"):
+        here(tmp_path / "raw", tmp_path / "no", job="resize:size=8", shards=1)
 
 
 def test_select_by_name_variance_and_what_is_missing(tmp_path: Path) -> None:

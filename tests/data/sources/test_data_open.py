@@ -130,7 +130,7 @@ def test_the_classes_of_a_split_are_those_of_all(tmp_path: Path) -> None:
 def test_images_of_different_sizes_are_an_error_that_names_the_sample(tmp_path: Path) -> None:
     image_folder(tmp_path, ["a", "b"])
     (tmp_path / "b" / "1.jpeg").write_bytes(picture(9, "jpeg", size=16))
-    with pytest.raises(UserError, match=r"sample 1 .*make them of one size"):
+    with pytest.raises(UserError, match=r"sample 1 \(.*b/1.jpeg\) is 17x16"):
         everything(shoal.data.open(tmp_path))
 
 
