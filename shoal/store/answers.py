@@ -21,6 +21,7 @@ Reason = Literal[
     "committed",  # the transaction has been committed already, nothing may be staged for it
     "out of turn",  # the commit was to make another version than the one that is next
     "board",  # the task is not this worker's to commit, or the stretch is not the open one
+    "era",  # the state that this was meant for has been written anew
 ]
 
 
@@ -144,6 +145,13 @@ class StagedParts(Answer):
     """Transaction and its staged parts, in order of arrival and of number."""
 
     transactions: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Eras(Answer):
+    """By run, the number of its era; nothing of a run that has begun none."""
+
+    numbers: dict[str, int]
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy.typing as npt
@@ -14,11 +15,11 @@ from shoal.core.errors import ConfigError, nearest
 from shoal.store.answers import Answer, Refused
 from shoal.store.client import Link
 from shoal.store.directory import Atlas, Declaration
-from shoal.store.errors import StoreRefused
+from shoal.store.errors import StateReplaced, StoreRefused
 from shoal.store.futures import after, gather
 from shoal.store.keys import Slice
 from shoal.store.modes.base import Mode
-from shoal.store.operations import Change, Declare, Operation
+from shoal.store.operations import Change, Declare, Era, Operation
 from shoal.store.state import Call, unpack_reply
 
 T = TypeVar("T")
@@ -35,6 +36,8 @@ class Asking:
         self._mode, self.deadline_s, self._placement = mode, deadline_s, placement
         self._atlas = Atlas(mode.posts)
         self._learning = threading.Lock()
+        self.era: Era | None = None  # in which this client makes its changes; None: whatever the era
+        self.on_wait: Callable[[bool], None] = lambda waiting: None  # told when a wait for servers begins and ends
 
     @property
     def servers(self) -> int:
@@ -59,9 +62,12 @@ class Asking:
         return self._change_at(self._mode.writer(post), post, make, what, deadline_s, **how)
 
     def _change_at(
-        self, link: Link, post: int, make: Maker, what: str, deadline_s: float | None, **how: Any
+        self, link: Link, post: int, make: Maker, what: str, deadline_s: float | None, as_made: bool = False, **how: Any
     ) -> Future[Any]:
-        sent = link.submit(make, what, self._deadline(deadline_s), extra={"p": post}, **how)
+        """`as_made`: the change says itself in which era it is, if in any."""
+        era = None if as_made else self.era
+        named = make if era is None else lambda client, sequence: replace(make(client, sequence), era=era)
+        sent = link.submit(named, what, self._deadline(deadline_s), extra={"p": post}, **how)
         return after(sent, lambda message: _checked(message, what, post))
 
     def _read(
@@ -84,9 +90,17 @@ class Asking:
         sent = link.submit(Call(what, given), what, self._deadline(deadline_s), waits=waits, extra={"p": 0})
         return after(sent, lambda message: _checked(message, what, 0))
 
+    def wait(self, future: Future[T], deadline_s: float | None = None) -> T:
+        """The result of a call that has returned a future. Every request ends by itself at its deadline; this one only
+        makes sure."""
+        self.on_wait(True)
+        try:
+            return future.result(self._deadline(deadline_s) + _MARGIN_S)
+        finally:
+            self.on_wait(False)
+
     def _wait(self, future: Future[T], deadline_s: float | None = None) -> T:
-        """The result. Every request ends by itself at its deadline; this one only makes sure."""
-        return future.result(self._deadline(deadline_s) + _MARGIN_S)
+        return self.wait(future, deadline_s)
 
     # ---- knowing where keys lie
 
@@ -154,6 +168,8 @@ def maker(kind: Callable[..., Change], **fields: Any) -> Maker:
 
 def _checked(message: Message, what: str, post: int) -> Any:
     answer: Answer | dict[str, Any] = unpack_reply(message.head, list(message.arrays))
+    if isinstance(answer, Refused) and answer.reason == "era":
+        raise StateReplaced(what, post, answer.detail)
     if isinstance(answer, Refused):
         raise StoreRefused(what, post, answer.reason, answer.detail)
     return answer

@@ -19,10 +19,14 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Values for some rows of a table: ``Rows([3, 17], values)``, `values` of shape (2, …)."""
+    """Values for some rows of a table: ``Rows([3, 17], values)``, `values` of shape (2, …).
+
+    `everywhere`: slices with none of these rows are updated, too, by no rows. So an updater that counts its steps has
+    the same count on all servers, however the table is cut."""
 
     rows: npt.ArrayLike
     values: npt.ArrayLike
+    everywhere: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -110,7 +110,8 @@ class Committing:
         return Recalled(self._holdings.version, tuple(self._after(operation.after)), self.commits)
 
     def records(self, operation: ops.Records) -> Answer:
-        return Recorded.of(self._holdings.version, self._after(operation.after))
+        remembered, era = self._after(operation.after), operation.era
+        return Recorded.of(self._holdings.version, [one for one in remembered if era in (None, one.commit.era)])
 
     def _after(self, number: int) -> list[Logged]:
         """The remembered commits later than this number, oldest first."""

@@ -13,6 +13,7 @@ from shoal.core.errors import ShoalError
 from shoal.store.answered import Answered
 from shoal.store.board import Board
 from shoal.store.committing import Committing
+from shoal.store.eras import Eras
 from shoal.store.held import Held
 from shoal.store.holdings import Holdings
 from shoal.store.packing import pack, unpack
@@ -25,7 +26,9 @@ Arrays = dict[str, Array]
 FORMAT = 1
 
 
-def dump(holdings: Holdings, committing: Committing, board: Board, answered: Answered) -> tuple[dict[str, Any], Arrays]:
+def dump(
+    holdings: Holdings, committing: Committing, board: Board, eras: Eras, answered: Answered
+) -> tuple[dict[str, Any], Arrays]:
     """All of it; the arrays are those that are in use."""
     arrays: Arrays = {}
     meta = {
@@ -39,12 +42,15 @@ def dump(holdings: Holdings, committing: Committing, board: Board, answered: Ans
         ],
         "log": _dump_packed(tuple(committing.log.values()), "log", arrays),
         "board": board.dump(),
+        "eras": sorted(eras.numbers.items()),
         "answers": answered.dump(),
     }
     return meta, arrays
 
 
-def load(meta: dict[str, Any], arrays: Arrays, holdings: Holdings, committing: Committing, board: Board) -> None:
+def load(
+    meta: dict[str, Any], arrays: Arrays, holdings: Holdings, committing: Committing, board: Board, eras: Eras
+) -> None:
     """Fill empty parts of a shard with what was dumped; its arrays are used as they are."""
     if meta.get("format") != FORMAT:
         raise ShoalError(f"the snapshot has format {meta.get('format')!r}, and this version reads {FORMAT}")
@@ -59,6 +65,7 @@ def load(meta: dict[str, Any], arrays: Arrays, holdings: Holdings, committing: C
         }
     committing.log = {one.commit.transaction: one for one in _load_packed(meta["log"], "log", arrays)}
     board.restore(meta["board"])
+    eras.numbers = dict(meta.get("eras", ()))  # snapshots from before there were any have none
 
 
 def digest(meta: dict[str, Any], arrays: Arrays) -> str:

@@ -38,6 +38,14 @@ class StateLost(ShoalError):  # noqa: N818 - it names the event
         )
 
 
+class StateReplaced(StateLost):
+    """The state that a change was meant for has been written anew, by somebody who did not know of this client."""
+
+    def __init__(self, operation: str, server: int, detail: str) -> None:
+        self.generation = 0
+        ShoalError.__init__(self, f"server {server} refused {operation}: {detail}")
+
+
 class StoreRefused(ShoalError):  # noqa: N818
     """A server did not do what was asked, and changed nothing. `reason` is one word of `shoal.store.answers.Reason`."""
 

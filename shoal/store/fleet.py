@@ -176,13 +176,15 @@ def _announce(
 
 @contextlib.contextmanager
 def _heeding() -> Iterator[threading.Event]:
-    """An event that is set by the signals that end a program."""
+    """An event that is set by the signals that end a program. One that was ignored before stays ignored, as SIGINT is
+    for what a script starts in the background."""
     asked = threading.Event()
 
     def note(number: int, frame: FrameType | None) -> None:
         asked.set()
 
-    before = {number: signal.signal(number, note) for number in _SIGNALS}
+    heeded = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in heeded}
     try:
         yield asked
     finally:

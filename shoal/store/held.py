@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -142,6 +142,15 @@ class Held:
         self.version = version
         if self.row_versions is not None:
             self.row_versions[slice(None) if rows is None else rows] = version
+
+    def keep(self, state: Mapping[str, Array]) -> None:
+        """Replace what the updater keeps. What has an entry for each value lies as the values do, unless the updater
+        looks at whole arrays, and at these in shapes of their own."""
+        shape, alike = self.holding.slice.key.shape, not self.updater.looks_at_whole
+        self.state = {
+            name: (array.reshape(self.values.shape) if alike and array.shape == shape else array).copy()
+            for name, array in state.items()
+        }
 
     # ---- reading
 

@@ -90,7 +90,7 @@ class Holdings:
         return UpdaterState(self.version, state)
 
     def set_state(self, operation: ops.SetState) -> Answer:
-        self.find(operation.where).state = {name: array.copy() for name, array in operation.state.items()}
+        self.find(operation.where).keep(operation.state)
         return Done(self.version)
 
     # ---- what pushes and commits share

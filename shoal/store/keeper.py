@@ -34,6 +34,7 @@ __all__ = ["FleetTerms", "Keeper", "Starter"]
 
 _BEATS_PER_LEASE = 7
 _LONGEST_BEAT_S = 0.2
+_MISSED_LEASES = 3  # in which nothing is heard of a primary, before it is said that nobody can take over
 
 
 class Keeper:
@@ -74,7 +75,7 @@ class Keeper:
 
     def on_started(self, name: str, address: str, pid: int) -> None:
         """A process listens."""
-        self._news.put(partial(self._started, name, address))
+        self._news.put(partial(self._started, name, address, pid))
 
     def on_ended(self, name: str, how: str) -> None:
         """A process has ended, or could not be started; `how` in words."""
@@ -184,11 +185,11 @@ class Keeper:
     def _place(self, name: str) -> Place | None:
         return next((place for place in self._places if place.name == name), None)
 
-    def _started(self, name: str, address: str, now_s: float) -> None:
+    def _started(self, name: str, address: str, pid: int, now_s: float) -> None:
         place = self._place(name)
         if place is None:
             return
-        moved, place.address = place.address != address, address
+        moved, place.address, place.pid = place.address != address, address, pid
         self._posts[place.post].started(name, now_s)
         if moved and all(one.address for one in self._places):
             servers = [
@@ -232,11 +233,29 @@ class Keeper:
         if silent_s > self.terms.patience_s and place.name != post.assignment.primary:
             self._on_notice(f"server {place.post}: {place.name} was silent for {silent_s:.0f} s and is ended")
             self._starter.kill(place.name)
+        self._say_silence(place, post, silent_s)
         if now_s - place.asked_s > beat_s:
             place.connect(self._keys, self.terms)
         news = place.asked_revision != post.assignment.revision
         if place.client is not None and not place.asked and (news or now_s - place.asked_s >= beat_s):
             self._ask(place, post, now_s)
+
+    def _say_silence(self, place: Place, post: Succession, silent_s: float) -> None:
+        """Whoever asks a primary that is frozen waits, and nobody can take over where it has no backup: say so, once,
+        and when it is over. It may be well and only cut off, and nobody else has its state: nobody ends it for that."""
+        if place.name != post.assignment.primary or (silent_s <= _MISSED_LEASES * self.terms.lease_s) != place.missed:
+            return
+        place.missed = not place.missed
+        who = f"server {place.post}: {place.name}"
+        if not place.missed:
+            self._on_notice(f"{who} answers again")
+            return
+        copy = "its backup is away" if self.terms.replicas > 1 else "it has no backup"
+        kept = "the last snapshot" if self.terms.snapshot_s is not None else "nothing"
+        self._on_notice(
+            f"{who} (process {place.pid}) was silent for {silent_s:.1f} s, and {copy}: what is asked of it waits until "
+            f"it goes on. If it never will, end it (kill -9 {place.pid}): another is started, and all begin from {kept}"
+        )
 
     def _ask(self, place: Place, post: Succession, now_s: float) -> None:
         served, outcome = self._snapshotting.outcome(place.name)

@@ -23,12 +23,22 @@ class Operation:
     """Base of all operations."""
 
 
+@dataclass(frozen=True)
+class Era:
+    """A life of what a run keeps with servers: it begins when a state is written there from outside, at the start or
+    from a checkpoint, and lasts until that is done again. What belongs to one says nothing in another."""
+
+    run: str
+    number: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Change(Operation):
-    """Changes the shard: carried out once, however often it arrives."""
+    """Changes the shard: carried out once, however often it arrives. One that names an era is refused in any other."""
 
     client: str
     sequence: int
+    era: Era | None = None
 
 
 # ---- what operations are made of
@@ -237,9 +247,11 @@ class Recall(Operation):
 
 @dataclass(frozen=True)
 class Records(Operation):
-    """What the remembered commits after number `after` have recorded, without what else they are. -> Recorded"""
+    """What the remembered commits after number `after` have recorded, without what else they are. With `era`, only
+    those that were made in it. -> Recorded"""
 
     after: int = 0
+    era: Era | None = None
 
 
 @dataclass(frozen=True)
@@ -254,6 +266,23 @@ class Dismiss(Change):
     """Forget the answers given to `gone`, a client that will not come back. -> Done"""
 
     gone: str
+
+
+# ---- states that are written anew
+
+
+@dataclass(frozen=True)
+class Begin(Change):
+    """A run is about to write its state anew: era `number` begins, and changes of its earlier ones are refused. The
+    number must be above that of every era of every run here, so that it tells them all apart. -> Done"""
+
+    run: str
+    number: int
+
+
+@dataclass(frozen=True)
+class GetEras(Operation):
+    """In which era each run is. -> Eras"""
 
 
 # ---- tasks

@@ -2,7 +2,7 @@
 
 All keys begin on one server; each further server is given its share by those that have too much, and nothing else
 moves. So whoever adds a server to n moves what that one shall hold, 1 / (n + 1) of the bytes, and no even placement can
-move less. Large arrays are cut where that is needed; small ones stay whole.
+move less. Large arrays are cut where that is needed; small ones stay whole, and a key of less than 1 KiB is never cut.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from shoal.store.keys import Key, Slice
 
 _SMALL_BYTES = 1 << 16  # nothing below this is cut,
 _SMALL_PART = 1 / 50  # unless it is more than this part of what a server shall hold
+_WHOLE_BYTES = 1 << 10  # a key below this is never cut, however little there is: who reads it reads all of one moment
 _ALIGN_BYTES = 64
 
 
@@ -73,8 +74,8 @@ def place(keys: Sequence[Key], servers: int, standing: Placement | None = None, 
 
 @placements.add("even")
 def place_evenly(keys: Sequence[Key], servers: int, standing: Placement | None = None) -> Placement:
-    """Every server holds the same number of bytes, within 10 % wherever keys that must stay whole, and rows, are not
-    larger than a few hundredths of it."""
+    """Every server holds the same number of bytes, within 10 % wherever keys that must stay whole, or are too small to
+    be cut, and rows, are not larger than a few hundredths of it."""
     if standing is None or len(standing.servers) > servers:
         placement = _pour(keys, Placement(((),)))
         return _grown(placement, servers)
@@ -166,7 +167,7 @@ def _take(giver: list[Slice], taken: list[Slice], amount: float, small: float) -
 
 def _cut(one: Slice, nbytes: float, small: float, from_end: bool) -> Slice | None:
     """About `nbytes` of a slice, from its end or its beginning; None where it is too small to be cut, or must not."""
-    if one.key.whole or one.nbytes <= small or nbytes < small:
+    if one.key.whole or one.key.units * one.key.unit_bytes < _WHOLE_BYTES or one.nbytes <= small or nbytes < small:
         return None
     unit = one.key.unit_bytes
     align = max(1, _ALIGN_BYTES // unit) if small >= _ALIGN_BYTES else 1

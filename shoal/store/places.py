@@ -25,6 +25,8 @@ class Place:
     listen: str
     name: str = ""  # of the process that is there
     address: str = ""
+    pid: int = 0
+    missed: bool = False  # it was said that nobody hears it
     start_at_s: float | None = 0.0  # when the next process is due; None: there is one
     asked: bool = False  # a question is under way
     asked_s: float = float("-inf")
@@ -44,6 +46,7 @@ class Place:
     def ended(self, now_s: float) -> None:
         """The process here has ended: the next one is due, later if this goes on and on."""
         self.disconnect()
+        self.missed = False
         self._failures = self._failures + 1 if now_s - self._started_s < _LIVED_S else 0
         self.start_at_s = now_s + min(_RESTART_S * 2**self._failures, _LONGEST_RESTART_S)
         self.name = ""

@@ -19,6 +19,7 @@ from shoal.store.board import Board
 from shoal.store.board import Wait as BoardWait
 from shoal.store.committing import Committing
 from shoal.store.dealing import Dealing
+from shoal.store.eras import Eras
 from shoal.store.holdings import Holdings, Ways
 from shoal.store.refusal import Refusal
 
@@ -26,7 +27,7 @@ Array = npt.NDArray[Any]
 
 
 class Shard:
-    """One server's slices, staged parts, remembered commits, answers and board. For one thread.
+    """One server's slices, staged parts, remembered commits, answers, eras and board. For one thread.
 
     `do` does not raise for what a client asks: a refusal is an answer. Only an updater of the user's own may raise, and
     may leave the shard half changed: the error goes through, and every later operation raises it again.
@@ -37,11 +38,13 @@ class Shard:
         self.board = Board()
         self.committing = Committing(self.holdings, self.board)
         self.answered = Answered()
+        self.eras = Eras(self.holdings)
         dealing = Dealing(self.holdings, self.board)
         self._ways: Ways = {
             **self.holdings.ways(),
             **self.committing.ways(),
             **dealing.ways(),
+            **self.eras.ways(),
             ops.Dismiss: self._dismiss,
         }
 
@@ -71,6 +74,8 @@ class Shard:
 
     def _try(self, operation: ops.Operation) -> Answer:
         try:
+            if isinstance(operation, ops.Change):
+                self.eras.check(operation)
             return self._ways[type(operation)](operation)
         except Refusal as no:
             return Refused(self.version, no.reason, no.detail)
@@ -104,7 +109,7 @@ class Shard:
     def dump(self, copy: bool = True) -> tuple[dict[str, Any], dict[str, Array]]:
         """The whole state: plain data that JSON and msgpack can hold, and arrays by name. Without `copy` the arrays are
         views, good until the next change."""
-        meta, arrays = dumping.dump(self.holdings, self.committing, self.board, self.answered)
+        meta, arrays = dumping.dump(self.holdings, self.committing, self.board, self.eras, self.answered)
         return meta, {name: array.copy() for name, array in arrays.items()} if copy else arrays
 
     @classmethod
@@ -112,7 +117,7 @@ class Shard:
         """A shard in the state that was dumped. Without `copy` it takes the arrays as its own."""
         shard = cls()
         own = {name: array.copy() for name, array in arrays.items()} if copy else arrays
-        dumping.load(meta, own, shard.holdings, shard.committing, shard.board)
+        dumping.load(meta, own, shard.holdings, shard.committing, shard.board, shard.eras)
         shard.answered = Answered.load(meta["answers"])
         return shard
 

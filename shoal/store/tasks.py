@@ -6,10 +6,10 @@ from shoal.core.consistency import Consistency
 from shoal.store.answers import Leased, NothingLeft, Progress, Wait
 from shoal.store.asking import maker
 from shoal.store.operations import Close, GetProgress, Join, Lease, Open, Release, Task
-from shoal.store.transactions import Transactions
+from shoal.store.renewing import Renewing
 
 
-class Tasks(Transactions):
+class Tasks(Renewing):
     """The part of `KVStore` that deals out work. Workers are known by names."""
 
     def open(

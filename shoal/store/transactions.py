@@ -16,7 +16,7 @@ from shoal.store.asking import Maker, maker
 from shoal.store.checking import Given
 from shoal.store.errors import ServerTimeout, StoreRefused
 from shoal.store.futures import gather
-from shoal.store.operations import Commit, Drop, Forget, Norms, Recall, Records, Shaping, Stage, Staged, Task
+from shoal.store.operations import Commit, Drop, Era, Forget, Norms, Recall, Records, Shaping, Stage, Staged, Task
 from shoal.store.updater_states import UpdaterStates
 
 _TURN_S = 0.05  # a commit waits so long for those before it on other servers; then they are done for their committers
@@ -155,9 +155,10 @@ class Transactions(UpdaterStates):
         futures = [self._change(post, make, "forget", deadline_s) for post in range(1, self.servers)]
         self._wait(gather(futures, lambda answers: None), deadline_s)
 
-    def records(self, after: int = 0, deadline_s: float | None = None) -> list[Record]:
-        """What the commits that the first server remembers have recorded, oldest first, later than number `after`."""
-        answer: Recorded = self._wait(self._read(0, Records(after), "records", deadline_s), deadline_s)
+    def records(self, after: int = 0, era: Era | None = None, deadline_s: float | None = None) -> list[Record]:
+        """What the commits that the first server remembers have recorded, oldest first, later than number `after`. With
+        `era`, only those of that era: what others say of a step is not true of the state that there is now."""
+        answer: Recorded = self._wait(self._read(0, Records(after, era), "records", deadline_s), deadline_s)
         return list(answer.each())
 
     def settle(
@@ -191,7 +192,7 @@ class Transactions(UpdaterStates):
             return replace(commit, client=client, sequence=sequence, number=number, read_version=None, record=b"")
 
         try:
-            self._wait(self._change(post, make, what, deadline_s, stream="/commit"), deadline_s)
+            self._wait(self._change(post, make, what, deadline_s, as_made=True, stream="/commit"), deadline_s)
         except StoreRefused as no:
             # another survivor may have been faster, with this one and the next ones, or all of them are known to
             # everybody and have been forgotten meanwhile

@@ -52,7 +52,7 @@ class Values(Asking):
                 rows, values = check_rows(declaration, one)
                 for post, part in self._parts(key):
                     inside = np.flatnonzero((rows >= part.start) & (rows < part.stop))
-                    if len(inside):
+                    if len(inside) or one.everywhere:
                         whole = len(inside) == len(rows)
                         mine = (rows, values) if whole else (rows[inside], values[inside])
                         updates.setdefault(post, []).append(Update(part.label, mine[1], mine[0]))

@@ -11,7 +11,7 @@ from store_cases import DENSE, TABLE, W, ones, rows, whole
 from shoal.store import answers
 from shoal.store import operations as ops
 
-TICKET: dict[str, Any] = {"client": "me", "sequence": 7}
+TICKET: dict[str, Any] = {"client": "me", "sequence": 7, "era": ops.Era("0.0", 3)}
 _UPDATES = (ones(), rows(4, 5))
 _WANTED = (ops.Wanted(W, since=3), ops.Wanted("t[4:10]", np.array([4, 5])), ops.Wanted(W, span=(1, 2)))
 _SHAPING = ops.Shaping(2.0, 0.5, 0.1, 0.25, (-1.0, 1.0))
@@ -42,9 +42,11 @@ VALUES: list[Any] = [
     ops.Drop("s", **TICKET),
     ops.Staged(),
     ops.Recall(3),
-    ops.Records(3),
+    ops.Records(3, ops.Era("0.0", 2)),
     ops.Forget(3, **TICKET),
     ops.Dismiss("other", **TICKET),
+    ops.Begin("0.0", 4, **TICKET),
+    ops.GetEras(),
     ops.Open(3, 10, "ssp:4", ("a", "b"), True, **TICKET),
     ops.Close(3, **TICKET),
     ops.Lease("a", **TICKET),
@@ -56,6 +58,7 @@ VALUES: list[Any] = [
     answers.Pulled(1, (answers.Found(W, np.arange(3.0), np.array([1, 2, 3]), 1), answers.Found(W, None, None, 1))),
     answers.UpdaterState(1, {"mean": np.ones(3)}),
     answers.Squares(1, 0.5),
+    answers.Eras(1, {"0.0": 3}),
     answers.Committed(1, 2, 3, 0.25, True),
     answers.Recalled(4, (answers.Logged(2, 3, _COMMIT),), 2),
     answers.Recorded.of(4, (answers.Logged(2, 3, _COMMIT),)),

@@ -147,3 +147,15 @@ def test_mistakes_are_named() -> None:
         DenseKey("w", (1,), "bfloat16")
     with pytest.raises(ConfigError, match=r"'w'.*-1"):
         SparseKey("w", -1, (3,))
+
+
+@pytest.mark.parametrize("servers", [2, 3, 5])
+def test_a_key_of_a_few_elements_is_never_cut(servers: int) -> None:
+    """Also where it is all that there is: whoever reads it would see one half before a push and the other after."""
+    few, many = DenseKey("few", (7,), "float64"), DenseKey("many", (5000,), "float32")
+    for keys in ([few], [few, many], [DenseKey(f"few {number}", (7,), "int64") for number in range(20)]):
+        standing = place(keys[:1], servers)
+        for placement in (place(keys, servers), place(keys, servers, standing), place(keys, servers, place(keys, 1))):
+            for key in keys:
+                assert len(placement.of(key.name)) == 1 or key is many
+    assert len(place([few, many], servers).of("many")) >= servers, "large ones are"

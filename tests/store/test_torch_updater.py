@@ -18,7 +18,7 @@ from shoal.store.keys import DenseKey, SparseKey
 from shoal.store.operations import Declare, GetState, Holding, Pull, Push, Set, SetState, Update, Wanted
 from shoal.store.placement import place
 from shoal.store.shard import Shard
-from shoal.strategies.described import Described, describe_optimizer
+from shoal.strategies.described import Described, describe_optimizer, moves_at_rest
 from shoal.strategies.fused import choose_fused
 from shoal.strategies.server_state import cut_slice, join_slices, unpack_entries
 
@@ -210,16 +210,16 @@ def test_a_changed_rate_does_not_change_the_description() -> None:
 
 
 def test_state_goes_to_other_slices() -> None:
-    parameter = nn.Parameter(torch.arange(200.0))
+    parameter = nn.Parameter(torch.arange(400.0))
     optimizer = optim.Adam([parameter], lr=0.1)
     two = Servers(optimizer, 2)
-    two.push({parameter: torch.ones(200)}, (0.1,))
+    two.push({parameter: torch.ones(400)}, (0.1,))
     (described,) = two.described.values()
     one = Shard()
-    (piece,) = place([DenseKey("p", (200,))], 1).servers[0]
-    whole = join_slices([_state_of(shard) for shard in two.shards], (200,))
+    (piece,) = place([DenseKey("p", (400,))], 1).servers[0]
+    whole = join_slices([_state_of(shard) for shard in two.shards], (400,))
     assert isinstance(one.do(Declare((_holding(piece, described),), client="a", sequence=1)), Done)
-    assert isinstance(one.do(SetState(piece.label, cut_slice(whole, 0, 200), client="a", sequence=2)), Done)
+    assert isinstance(one.do(SetState(piece.label, cut_slice(whole, 0, 400), client="a", sequence=2)), Done)
     assert _same(_state_of(one), {name: array.reshape(-1) for name, array in whole.items()})
 
 
@@ -340,3 +340,20 @@ def test_settings_that_are_objects_are_refused() -> None:
     optimizer = optim.SGD([{"params": [nn.Parameter(torch.zeros(3))], "owner": object()}], lr=0.1)
     with pytest.raises(ConfigError, match=r"'owner'.*holds a object"):
         describe_optimizer(optimizer)
+
+
+@pytest.mark.parametrize(
+    ("make", "moves"),
+    [
+        (lambda p: optim.SGD(p, lr=0.1), False),
+        (lambda p: optim.Adagrad(p, lr=0.1), False),
+        (lambda p: optim.SGD(p, lr=0.1, weight_decay=1e-2), True),
+        (lambda p: optim.SGD(p, lr=0.1, momentum=0.9), True),
+        (lambda p: optim.Adam(p, lr=0.1), True),
+        (lambda p: optim.RMSprop(p, lr=0.1), True),
+    ],
+    ids=["sgd", "adagrad", "decay", "momentum", "adam", "rmsprop"],
+)
+def test_it_is_known_which_optimizers_move_rows_without_a_gradient(make: Factory, moves: bool) -> None:
+    table = nn.Parameter(torch.ones(5, 2))
+    assert moves_at_rest(describe_optimizer(make([table]))[table]) is moves
