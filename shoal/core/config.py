@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from shoal.core.aliases import hint
 from shoal.core.errors import ConfigError, nearest
 from shoal.core.length import Length
 
@@ -163,6 +164,8 @@ class Config(_Frozen):
     seed: Annotated[int, Field(ge=0)] = 0
     grain: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     passes: Literal["auto", "grain", "merged"] = "auto"
+    statistics: Literal["grain", "global"] = "grain"  # what batch normalisation looks at
+    draws: Literal["auto", "sample", "grain"] = "auto"
     sums: Literal["auto", "float32", "float64"] = "auto"
     layout: Literal["auto", "as_given", "channels_last"] = "auto"
     init: str = "keep"
@@ -179,6 +182,7 @@ class Config(_Frozen):
     eval_batch: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     threads: Annotated[int, Field(ge=1)] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    compare: Annotated[Literal["on", "off"], BeforeValidator(_switch)] = "on"  # what all workers must have in common
     checkpoint: CheckpointSettings = CheckpointSettings()
     comm: CommSettings = CommSettings()
     loader: LoaderSettings = LoaderSettings()
@@ -202,6 +206,17 @@ class Config(_Frozen):
             )
         if self.weights is not None and sum(self.weights) <= 0:
             raise ValueError("weights are all zero: nobody would compute")
+        if self.statistics == "global" and self.accumulate > 1:
+            raise ValueError(
+                f"statistics=global and accumulate={self.accumulate}: batch normalisation over the whole batch needs "
+                "all of a worker's share in one pass. Leave accumulate out (more workers take less memory each), or "
+                "use statistics=grain"
+            )
+        if self.statistics == "global" and self.passes == "grain":
+            raise ValueError(
+                "statistics=global and passes=grain: batch normalisation cannot look at the whole batch where grains "
+                "run one by one. Leave one of them out"
+            )
         if self.evaluator.enabled and self.checkpoint.every == "never":
             raise ValueError(
                 "evaluator.enabled (--evaluator) follows the checkpoints, but checkpoint.every=never writes none: "
@@ -217,13 +232,14 @@ class Config(_Frozen):
         return self.model_dump(mode="json")
 
 
-# What two runs may differ in and still be the same run. Everything else decides the result.
+# What two runs may differ in and still be the same run. Everything else decides the result. (Draws by sample or by
+# grain are other random numbers for the same thing: a run whose draws turn out not to be told apart can go on.)
 MAY_CHANGE_ON_RESUME = frozenset(
     {
         "strategy", "workers", "servers", "weights", "balance", "accumulate", "eval_batch", "threads", "device",
-        "checkpoint", "comm", "elastic", "evaluator", "loader.processes", "loader.once", "loader.cache_mib",
+        "compare", "checkpoint", "comm", "elastic", "evaluator", "loader.processes", "loader.once", "loader.cache_mib",
         "loader.cache_dir", "loader.corrupt", "loader.deadline_s", "loader.stall_s", "tensorboard", "run_dir",
-        "epochs", "steps", "eval_every", "server", "asynchronous", "incremental", "hybrid",
+        "epochs", "steps", "eval_every", "server", "asynchronous", "incremental", "hybrid", "draws",
     }
 )  # fmt: skip
 
@@ -286,7 +302,7 @@ def resolve(*layers: tuple[str, Mapping[str, Any]]) -> Config:
     groups = {name.split(".")[0] for name in known if "." in name}
     for key in merged:
         if key not in known and key not in groups:
-            raise ConfigError(f"unknown setting {key!r} in {source[key]}: {nearest(key, known)}")
+            raise ConfigError(f"unknown setting {key!r} in {source[key]}: {hint(key, known) or nearest(key, known)}")
     try:
         return Config.model_validate(nest(merged))
     except ValidationError as error:

@@ -22,7 +22,11 @@ class Cursor:
 
     @classmethod
     def from_json(cls, data: dict[str, int]) -> Cursor:
-        return cls(int(data["epoch"]), int(data["batch"]), int(data["step"]), int(data["samples"]))
+        """Raises `ValueError` where that is no position."""
+        values = [data[name] for name in ("epoch", "batch", "step", "samples")]
+        if any(type(value) is not int or value < 0 for value in values):
+            raise ValueError(f"{data} is no position in a run")
+        return cls(*values)
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,20 @@ class Batches:
         if batch == self.per_epoch:
             batch, epoch = 0, epoch + 1
         return Cursor(epoch, batch, cursor.step + 1, cursor.samples + stop - start)
+
+    def problem(self, cursor: Cursor) -> str:
+        """Why no run over this data can ever be at `cursor`; empty: one can."""
+        if cursor.batch >= self.per_epoch:
+            return f"it is at batch {cursor.batch} of an epoch that has {self.per_epoch}"
+        steps = cursor.epoch * self.per_epoch + cursor.batch
+        if cursor.step != steps:
+            return (
+                f"it is at step {cursor.step}, but {cursor.epoch} epochs and {cursor.batch} batches are {steps} steps"
+            )
+        most = cursor.epoch * self.samples + cursor.batch * self.global_batch
+        if cursor.samples > most:
+            return f"it has seen {cursor.samples} samples, but {steps} steps have {most}"
+        return ""
 
     def ahead(self, cursor: Cursor, count: int) -> Cursor:
         """Return the cursor once `count` batches from `cursor` on, the last of its epoch not among them, are

@@ -13,15 +13,18 @@ _SHORT_LIST = 10
 
 
 class ShoalError(Exception):
-    """Base of all errors that Shoal raises on purpose."""
+    """Base of all errors that Shoal raises on purpose. `again`: the same command, run again, may end otherwise."""
 
     exit_status = 1
+    again = True
 
 
 class UserError(ShoalError):
-    """Something the user asked for cannot be done. The message says what, where, and what to do."""
+    """Something the user asked for cannot be done. The message says what, where, and what to do: until that is done,
+    the same command ends in the same way."""
 
     exit_status = 2
+    again = False
 
 
 class ConfigError(UserError):
@@ -35,21 +38,41 @@ class RunDirError(UserError):
 class DiskError(RunDirError):
     """The disk of a run directory has refused to be written in the middle of the run."""
 
+    again = True
+
 
 class CheckpointError(UserError):
     """A checkpoint is missing, damaged, or does not fit the program."""
 
 
 class NonFiniteLoss(UserError):  # noqa: N818 - it names the event, as StopIteration does
-    """The loss became NaN or infinite; the update was not applied."""
+    """The loss became NaN or infinite; the update was not applied. `bad_data` says where the data of that step is not
+    finite either, and what to do. `elsewhere`: it was the loss of others alone, who can say more about it."""
 
-    def __init__(self, step: int, ranks: Iterable[int], last_good: str = "") -> None:
-        self.step, self.ranks = step, tuple(ranks)
+    def __init__(
+        self, step: int, ranks: Iterable[int], last_good: str = "", bad_data: str = "", *, elsewhere: bool = False
+    ) -> None:
+        self.step, self.ranks, self.elsewhere = step, tuple(ranks), elsewhere
         workers = ", ".join(f"worker {rank}" for rank in self.ranks)
         kept = f"{last_good}\n" if last_good else ""
+        remedy = "Try a lower learning rate, `--set clip.norm=1.0`, or look for bad values in the data of that step."
         super().__init__(
             f"the loss became NaN or infinite at step {step} on {workers}; the update was not applied.\n{kept}"
-            "Try a lower learning rate, `--set clip.norm=1.0`, or look for bad values in the data of that step."
+            f"{bad_data or remedy}"
+        )
+
+
+class ReplicasDiffer(ShoalError):  # noqa: N818
+    """Workers that must hold the same model do not; nothing more was trained on it."""
+
+    def __init__(self, step: int, odd: Iterable[str], most: str) -> None:
+        self.step, self.odd = step, tuple(odd)
+        hold = "holds" if len(self.odd) == 1 else "hold"
+        super().__init__(
+            f"{', '.join(self.odd)} {hold} other parameters or running statistics than {most} before step {step}, "
+            "though all must hold the same: something has changed the model there alone. Look for code that depends on "
+            "the rank, for a callback that writes to the model or runs it in training mode, for random values that are "
+            "not torch's own; if there is none, for a faulty machine (`shoal doctor`)"
         )
 
 
@@ -67,15 +90,18 @@ class NonFiniteState(UserError):  # noqa: N818
 
 
 class CollectiveTimeout(ShoalError):  # noqa: N818
-    """A collective operation did not end in time. Names the workers that were not there."""
+    """A collective operation did not end in time. Names the workers that were not there; `unheard`: they may well be,
+    but the network does not carry what is sent to them."""
 
-    def __init__(self, operation: str, missing: Iterable[int], elapsed_s: float) -> None:
-        self.operation, self.missing, self.elapsed_s = operation, tuple(missing), elapsed_s
+    def __init__(self, operation: str, missing: Iterable[int], elapsed_s: float, unheard: bool = False) -> None:
+        self.operation, self.missing, self.elapsed_s, self.unheard = operation, tuple(missing), elapsed_s, unheard
         names = ", ".join(f"worker {rank}" for rank in self.missing) or "a worker that cannot be named"
-        super().__init__(
-            f"waited {elapsed_s:.1f} s in {operation} for {names}, which did not arrive. If a step may take that long, "
-            "raise comm.timeout_s"
+        why = (
+            "which does not get what this one sends: the link between their hosts is at fault"
+            if unheard
+            else "which did not arrive. If a step may take that long, raise comm.timeout_s"
         )
+        super().__init__(f"waited {elapsed_s:.1f} s in {operation} for {names}, {why}")
 
 
 class PeerLost(ShoalError):  # noqa: N818

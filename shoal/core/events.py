@@ -26,7 +26,7 @@ class Event:
 
 @dataclass(frozen=True)
 class RunStarted(Event):
-    """Training is about to begin, or to go on where `cursor` says."""
+    """Training is about to begin, or to go on where `cursor` says; `train_loss` is that of its epoch so far."""
 
     kind: ClassVar[str] = "run_started"
     strategy: str
@@ -37,6 +37,7 @@ class RunStarted(Event):
     steps_per_epoch: int
     samples: int
     resumed_from: str | None = None
+    train_loss: float | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ class ViewChanged(Event):
 
 @dataclass(frozen=True)
 class StepCommitted(Event):
-    """A step is part of the model. `cursor` is behind it; `timings` holds seconds by span for each worker. Where
+    """A step is part of the model. `cursor` is behind it; `loss` is that of its samples, `train_loss` that of all
+    samples of the epoch so far, which is what users are shown; `timings` holds seconds by span for each worker. Where
     workers do not go in step, `staleness` says of each batch how many commits lay between reading and committing, and
     `lead` by how many tasks a worker was ahead of the slowest when it began one, at most."""
 
@@ -81,6 +83,7 @@ class StepCommitted(Event):
     timings: tuple[Mapping[str, float], ...] = ()
     staleness: tuple[int, ...] = ()
     lead: int = 0
+    train_loss: float | None = None
 
 
 @dataclass(frozen=True)
@@ -209,10 +212,12 @@ class Warned(Event):
 
 @dataclass(frozen=True)
 class RunEnded(Event):
-    """The run is over: `status` is completed, stopped, interrupted or failed."""
+    """The run is over: `status` is completed, stopped, interrupted or failed; `again`: the same command may get
+    further."""
 
     kind: ClassVar[str] = "run_ended"
     status: str
     cursor: Cursor
     reason: str = ""
     summary: Mapping[str, Any] = field(default_factory=dict)
+    again: bool = True

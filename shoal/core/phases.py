@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-PHASES = ("start", "data", "forward", "backward", "reduce", "update", "evaluate", "save", "end", "meet")
+PHASES = ("start", "data", "forward", "backward", "reduce", "update", "evaluate", "save", "end", "meet", "compare")
 UNKNOWN = "unknown"  # nobody has ever said it

@@ -26,8 +26,13 @@ def order_seed(seed: int, epoch: int) -> int:
 
 
 def grain_seed(seed: int, step: int, grain: int) -> int:
-    """Seed of what draws per batch (dropout) while grain number `grain` of `step` is computed."""
+    """Seed of what draws per batch while grain number `grain` of `step` is computed."""
     return mix(2, seed, step, grain)
+
+
+def step_seed(seed: int, step: int) -> int:
+    """Seed of what draws per sample in `step` (dropout): the samples themselves are told apart later."""
+    return mix(9, seed, step)
 
 
 def sample_seed(seed: int, epoch: int, sample: int) -> int:

@@ -46,6 +46,11 @@ class View:
     def size(self) -> int:
         return len(self.members)
 
+    @property
+    def hosts(self) -> int:
+        """On how many hosts its members are."""
+        return len({member.host for member in self.members})
+
     def member(self, key: str) -> Member | None:
         """The member with this key, or None."""
         return next((member for member in self.members if member.key == key), None)

@@ -14,19 +14,19 @@ which the first worker goes on.
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import astuple
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from shoal.comm.codecs.choose import CodecChoice
-from shoal.core.errors import ConfigError, NonFiniteLoss
+from shoal.core.errors import NonFiniteLoss
 from shoal.core.state import Piece, ShardedState
 from shoal.strategies.base import Needs, Runtime, Span, StepResult, Strategy, Sums, Work
 from shoal.strategies.buckets import GradientBuckets, residual_pieces
 from shoal.strategies.coding import Coding
-from shoal.strategies.objective import Batch
+from shoal.strategies.gradient_accumulator import GradientAccumulator
+from shoal.strategies.likeness import NOTHING, Likeness, compare
+from shoal.strategies.objective import Batch, LossSum
 from shoal.strategies.program import Program
 from shoal.strategies.replica import Gradient, ModelReplica, committed_indices, span_of
 
@@ -34,7 +34,8 @@ _AGREED = ("loss_sum", "weight", "nonfinite", "stop", "change")  # added up over
 _SPAN = ("start", "stop", "digest")  # of the samples that a worker computed
 
 _TIMED = ("data", "forward", "backward", "reduce")
-_FACTS = (*_AGREED, *_SPAN, *_TIMED)
+_SEEN = ("checksum", "near")  # of a piece of the model, now and then
+_FACTS = (*_AGREED, *_SPAN, *_TIMED, *_SEEN)
 
 
 class AllReduceReplica(ModelReplica):
@@ -44,51 +45,47 @@ class AllReduceReplica(ModelReplica):
         super().__init__(program, runtime)
         if not runtime.alike:
             self._make_equal()
-        self._order: list[nn.Parameter] = [parameter for _, parameter in reversed(self.parameters)]
+        self._ordered = list(reversed(self.parameters))  # about as backward finishes them
         self.last_reduce_s = 0.0  # of the step before: this one's is known only when its facts have gone
         self._coding = Coding(runtime.codec, runtime.world.device)
         self._residuals: dict[str, Piece] = {}  # that were loaded, until there is a codec for them
+        self._gradients = GradientAccumulator(self._ordered, self.dense)
         self._attach(runtime)
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(lambda p, at=at: self._add(at, p))  # type: ignore[no-untyped-call]
-            for at, parameter in enumerate(self._order)
-        ]
 
     def _attach(self, runtime: Runtime) -> None:
         """Take part in a group. Collective."""
         self.runtime = runtime
         self._coding.meet(runtime.group)
+        self.meet(runtime)
+        self.likeness = Likeness(self.module, runtime.view, runtime.world.device)
         self._make_buckets()
 
     def _make_buckets(self) -> None:
         """Place the gradients into buckets of the group's reducer, or of one that codes them."""
         self._buckets = GradientBuckets(
-            list(reversed(self.parameters)),
+            self._ordered,
             self.buffers.numel,
-            len(_FACTS) + len(self._order),
+            len(_FACTS) + len(self._ordered),
             self.runtime,
             self._coding.feedback,
             self.program.objective.divided,
         )
-        self._views, self.buffer_change = self._buckets.views, self._buckets.statistics
-        self._begin_step()
+        self._gradients.attach(self._buckets, len(_FACTS))
+        self.buffer_change = self._buckets.statistics
         if self._residuals and self._buckets.are_coded:
             self._buckets.load_residuals(self._residuals)
             self._residuals = {}
 
-    def _begin_step(self) -> None:
-        self._armed = False
-        self.overlapped_s = 0.0  # spent on sums within backward: it depends on who comes when, not on the samples
-        self._pending = list(self._buckets.members)
-        self._used = [False] * len(self._order)  # some pass of this step gave a gradient
-        self._final = [False] * len(self._order)  # no pass of this step will add to it
-
     def reattach(self, runtime: Runtime) -> None:
         """Take part in another group; the old one's memory is let go."""
-        for parameter in self._order:
-            parameter.grad = None
-        self._views.clear()
+        self._let_go()
         self._attach(runtime)
+
+    def _let_go(self) -> None:
+        """Nothing that the user may look at is in the group's memory any more."""
+        for _, parameter in self._ordered:
+            parameter.grad = None
+        self._buckets.views.clear()
 
     def _make_equal(self) -> None:
         """Every worker starts from the first worker's parameters and buffers."""
@@ -116,57 +113,27 @@ class AllReduceReplica(ModelReplica):
 
     def arm(self, gradient: Gradient) -> None:
         """The last pass goes backward now: gradients become final one after the other."""
-        self._buckets.open(gradient.weight, self._samples)
-        self._armed = True
+        self._gradients.arm(gradient.weight, self._samples)
 
-    def _add(self, at: int, parameter: Tensor) -> None:
-        """Backward has computed the gradient of parameter `at` for one pass."""
-        assert parameter.grad is not None
-        if self._final[at]:
-            raise ConfigError(
-                "a gradient was computed twice in one backward pass (re-entrant activation checkpointing does that): "
-                "use torch.utils.checkpoint with use_reentrant=False"
-            )
-        grad = self.dense(parameter)
-        if self._used[at]:
-            self._views[at].add_(grad)
-        else:
-            self._views[at].copy_(grad)
-            self._used[at] = True
-        parameter.grad = None  # its memory serves the next layer while it is still in the cache
-        if self._armed:
-            self._finalise(at)
+    def backward(self, loss: LossSum) -> None:
+        with self._gradients.counting():
+            super().backward(loss)
 
-    def _finalise(self, at: int) -> None:
-        self._final[at] = True
-        bucket = self._buckets.bucket_of[at]
-        self._pending[bucket] -= 1
-        if self._pending[bucket] == 0:
-            begin = time.perf_counter()
-            self._buckets.reducer.ready(bucket)
-            self.overlapped_s += time.perf_counter() - begin
+    @property
+    def overlapped_s(self) -> float:
+        """How much of the backward passes of this step went into sums."""
+        return self._gradients.seconds
 
     def reduce(self, facts: list[float]) -> Tensor:
         """Hand over what is left, wait for the sums, and put them into the parameters. Returns all workers' facts."""
-        for at, final in enumerate(self._final):
-            if not final:
-                if not self._used[at]:
-                    self._views[at].zero_()
-                self._finalise(at)
-        reducer, narrow = self._buckets.reducer, self._buckets.narrow
-        self.buffers.changes(self.buffer_change)
-        reducer.ready(len(self._buckets.members))
-        everyone = reducer.finish(torch.tensor([*facts, *map(float, self._used)], dtype=torch.float64))
-        anyone_used = everyone[:, len(_FACTS) :].sum(dim=0).tolist()
-        if narrow is not None:
-            torch._foreach_copy_(narrow, self._views)
-        for parameter, sums, use in zip(self._order, narrow or self._views, anyone_used, strict=True):
+        everyone = self._gradients.finish(facts, self.buffers.changes)
+        for (_, parameter), sums, use in zip(self._ordered, self._buckets.sums(), self._gradients.used, strict=True):
             # a parameter that no sample used has no gradient, as in one process: decay and momentum leave it alone;
             # but what a codec had left out of an earlier one may come now
             late = not use and self._buckets.are_coded and bool(sums.any())
             parameter.grad = sums if use or late else None
-        self._begin_step()
-        return everyone[:, : len(_FACTS)]
+        self._gradients.begin()
+        return everyone
 
     def commit(self, compute_s: float, wait_s: float) -> None:
         """The step is part of the model; it has taken so long."""
@@ -196,18 +163,15 @@ class AllReduceReplica(ModelReplica):
 
     def close(self) -> None:
         """Take the hooks off the user's model and its gradients out of the group's memory."""
-        for hook in self._hooks:
-            hook.remove()
-        for parameter in self._order:
-            parameter.grad = None
-        self._views.clear()
+        self._gradients.close()
+        self._let_go()
 
 
 class AllReduce(Strategy[AllReduceReplica]):
     """Every worker holds the model; gradients are summed over all of them at each step."""
 
     name = "allreduce"
-    needs = Needs(survives=True)
+    needs = Needs(survives=True, statistics=True, whole=True)
 
     def bind(self, program: Program, runtime: Runtime) -> AllReduceReplica:
         return AllReduceReplica(program, runtime)
@@ -215,6 +179,7 @@ class AllReduce(Strategy[AllReduceReplica]):
     def step(self, replica: AllReduceReplica, work: Work) -> StepResult:
         runtime, step, chosen = replica.runtime, work.batch.cursor.step, replica.codec_choice
         replica.begin(work)
+        seen = replica.likeness.see(step) if runtime.compares else NOTHING
         gradient = replica.compute(work, before_last=replica.arm)
         runtime.control.enter(runtime.world.seat, step, "reduce")
         overlapped_s = replica.overlapped_s
@@ -223,14 +188,15 @@ class AllReduce(Strategy[AllReduceReplica]):
                 [
                     gradient.loss_sum if math.isfinite(gradient.loss_sum) else 0.0,
                     gradient.weight,
-                    float(not math.isfinite(gradient.loss_sum)),
+                    float(replica.is_nonfinite(gradient)),
                     float(work.stop),
                     float(work.change),
                     *map(float, astuple(span_of(work))),
                     work.data_s,
-                    runtime.spans.recent("forward"),
-                    runtime.spans.recent("backward") - overlapped_s,
+                    replica.computed_s("forward"),
+                    replica.computed_s("backward") - overlapped_s,
                     replica.last_reduce_s,
+                    *seen,
                 ]
             )
         replica.last_reduce_s = overlapped_s + runtime.spans.recent("reduce")
@@ -238,18 +204,20 @@ class AllReduce(Strategy[AllReduceReplica]):
         if nonfinite:
             replica.rollback()
             raise NonFiniteLoss(step, facts[:, 2].nonzero().flatten().tolist())
+        told = facts[:, len(_AGREED) :].tolist()
+        if seen is not NOTHING:
+            compare([(row[-2], row[-1]) for row in told], runtime.view, step)
         runtime.control.enter(runtime.world.seat, step, "update")
         with runtime.spans("update"):
             replica.update(work.learning_rates, replica.buffer_change)
-        computed_s = runtime.spans.recent("forward") + runtime.spans.recent("backward")
+        computed_s = replica.computed_s("forward") + replica.computed_s("backward")
         replica.commit(computed_s, runtime.spans.recent("reduce"))
-        told = facts[:, len(_AGREED) :].tolist()
         return StepResult(
             loss_sum,
             weight,
             committed_indices(work),
             bool(stop),
-            tuple(dict(zip(_TIMED, row[len(_SPAN) :], strict=True)) for row in told),
+            tuple(dict(zip(_TIMED, row[len(_SPAN) : -len(_SEEN)], strict=True)) for row in told),
             replica.bytes_per_step,
             bool(change),
             tuple(Span(*map(int, row[: len(_SPAN)])) for row in told),

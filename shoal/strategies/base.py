@@ -21,9 +21,11 @@ from shoal.core.config import AsynchronousSettings, Clip, HybridSettings, Increm
 from shoal.core.cursor import GlobalBatch
 from shoal.core.grains import Grain
 from shoal.core.spans import Spans
+from shoal.core.staleness import Aging
 from shoal.core.state import Piece, ShardedState
 from shoal.core.teams import Part
 from shoal.core.world import View, World
+from shoal.strategies.drawing import DrawRules
 from shoal.strategies.objective import Batch
 from shoal.strategies.program import Program
 
@@ -40,13 +42,20 @@ class Needs:
     """What a strategy needs of a run, and whether a run with it survives the loss of a worker: it then says in each
     `StepResult` what its peers have computed, and keeps its promises on `discard`, `reconfigure` and `live_state`.
     `leases`: it is not given its part of a batch, but takes parts of a whole stretch of batches as it gets on.
-    `sizes`: it measures what computing and sending cost, and can say how many workers would be best."""
+    `sizes`: it measures what computing and sending cost, and can say how many workers would be best.
+    `statistics`: it can combine what batch normalisation looks at over the workers of a global batch.
+    `whole`: once it is bound, the model of every worker is whole and the same, and can be run by each on its own.
+    `apart`: between two meetings no worker waits for another, so what all must find alike it lets each find out then,
+    by `Work.probe`, and they compare where they meet."""
 
     max_workers: int | None = None
     servers: bool = False
     survives: bool = False
     leases: bool = False
     sizes: bool = False
+    statistics: bool = False
+    whole: bool = False
+    apart: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,8 @@ class Runtime:
     clip: Clip = field(default_factory=Clip)
     precision: str = "float32"
     exact_sums: bool = False  # add gradients of grains up in float64, so that the order leaves no trace
+    statistics: str = "grain"  # what batch normalisation looks at, or "global": the whole batch
+    draws: DrawRules | None = None  # how what the model draws is told apart by sample; None: it is seeded by grain
     layout: str = "as_given"  # of images in memory, or "channels_last"
     bucket_bytes: int = 4 << 20
     alike: bool = False
@@ -77,6 +88,8 @@ class Runtime:
     asynchronous: AsynchronousSettings = field(default_factory=AsynchronousSettings)
     fit: int = 0  # which of the script's runs this is
     fleet: FleetAccess | None = None  # the servers, where the strategy needs them
+    compares: bool = True  # workers look now and then whether all hold the same model
+    hang_s: float = 60.0  # after which a server that shows no sign of life is replaced
     bounds: Bounds | None = None  # of the number of workers, where the strategy may wish for another
 
 
@@ -107,6 +120,9 @@ class Work:
     An act may span a stretch of global batches, `batch` being the first: `stretch` has all of them, each with its
     learning rates. A strategy that leases finds no `passes`: it gives `stream` the parts that it takes, one after the
     other, and gets each as passes; `wishes` says what `stop` and `change` are by then.
+
+    `probe`, where given, is called once, as soon as nobody waits for this worker and before anything is done to the
+    model, which is the same on all workers until then: it returns a loss that all must find alike.
     """
 
     batch: GlobalBatch
@@ -119,6 +135,7 @@ class Work:
     stretch: Sequence[tuple[GlobalBatch, tuple[float, ...]]] = ()
     stream: Callable[[Iterable[Portion]], Iterator[Sequence[Pass]]] | None = None
     wishes: Callable[[], tuple[bool, bool]] | None = None
+    probe: Callable[[], float] | None = None
 
 
 @dataclass(frozen=True)
@@ -138,6 +155,7 @@ class StepResult:
     `spans` are those of all workers, as each has stated its own. `loss_sum` and `loss_weight` are the group's;
     `stop`, `change` and `save` are what the group agreed on;
     `codec` is the one that it has just chosen, if any, `size` the number of workers that it wishes for.
+    `probed` is what every worker's `Work.probe` has returned, in the order of ranks; empty where not all had one.
     Where workers do not go in step, `staleness` says of each batch how many commits lay between reading and committing,
     `lead` by how many tasks a worker was ahead of the slowest when it began one, at most."""
 
@@ -155,6 +173,7 @@ class StepResult:
     batches: int | None = None  # how many of the stretch were done: a part from its beginning; None: all
     staleness: tuple[int, ...] = ()
     lead: int = 0
+    probed: tuple[float, ...] = ()
 
     @property
     def loss(self) -> float:
@@ -219,6 +238,14 @@ class Strategy(ABC, Generic[ReplicaT]):
     def reach(self, replica: ReplicaT) -> int:
         """How many global batches the next act may span. The same on every worker."""
         return 1
+
+    def aging(self, replica: ReplicaT) -> Aging | None:
+        """What updates that are old come to; None where none are."""
+        return None
+
+    def known_limits(self, replica: ReplicaT) -> list[str]:
+        """What a user should know before the first step of what is done otherwise than one process would."""
+        return []
 
     def share(self, batch: GlobalBatch, world: World, weights: Sequence[float]) -> tuple[Grain, ...]:
         """The grains whose samples this worker must be given. Pure. The default divides the batch."""

@@ -15,6 +15,7 @@ from shoal.comm.group import BucketReducer, BucketSpec
 from shoal.core.state import Piece
 from shoal.strategies.base import Runtime
 from shoal.strategies.memory import view_like
+from shoal.strategies.narrowing import Narrowing
 
 _FIRST_BUCKET_BYTES = 1 << 20  # small, so that reducing starts early
 RESIDUAL = "residual."  # before the name of a parameter, in a state
@@ -91,12 +92,17 @@ class GradientBuckets:
             self.bytes_per_step = self._coded.bytes_sent
         self.statistics = self.reducer.buffers[-1]
         self.views = [view_like(self._flat(slot), p) for slot, p in zip(self._slots, own, strict=True)]
-        self.narrow = [torch.empty_like(p) for p in own] if wide else None  # the sums in the type of the parameters
+        self._narrowing = Narrowing([self._flat(slot) for slot in self._slots], own) if wide else None
         self.bucket_of = [slot.bucket for slot in self._slots]
         self.members = [self.bucket_of.count(bucket) for bucket in range(len(specs) - 1)]
 
     def _flat(self, slot: Slot) -> Tensor:
         return self.reducer.buffers[slot.bucket][slot.start : slot.stop]
+
+    def sums(self) -> list[Tensor]:
+        """What the reducer has summed, in the type of the parameters. To be called once after each `finish`; from then
+        until the next step's first gradient the memory of `views` holds these."""
+        return self.views if self._narrowing is None else self._narrowing.narrow()
 
     def _sections(self, buckets: int) -> list[list[Section]]:
         """What lies in each bucket; nothing in that of the statistics."""
@@ -114,9 +120,11 @@ class GradientBuckets:
 
     def gradients(self) -> list[tuple[str, Tensor]]:
         """The gradients of the step before, as a codec would be given them."""
+        narrowed = self._narrowing.flats if self._narrowing is not None else None
+        flats = narrowed or [self._flat(slot) for slot in self._slots]
         return [
-            (name, self._flat(slot).to(p.dtype).view(p.shape))
-            for (name, p), slot in zip(self._parameters, self._slots, strict=True)
+            (name, flat.to(p.dtype).view(p.shape))
+            for (name, p), flat in zip(self._parameters, flats, strict=True)
             if p.dtype in _CODED_TYPES
         ]
 

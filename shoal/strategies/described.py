@@ -75,6 +75,18 @@ def describe_optimizer(
     return described
 
 
+def moves_at_rest(described: Described) -> bool:
+    """Whether this optimizer also moves rows of a table, or what it remembers of them, that a batch has no gradient
+    for: by momentum, averages that decay, or weight decay. Found out by a row of its own."""
+    updater = TorchUpdater(**described.options)
+    values, state = np.ones((1, 1)), State()
+    updater.update(values, np.ones((1, 1)), state, updater.rate)
+    before = (values.copy(), {name: array.copy() for name, array in state.items()})
+    updater.update(values, np.zeros((1, 1)), state, updater.rate)
+    kept = [name for name in state if state[name].shape == values.shape]
+    return bool(values != before[0]) or any(bool(state[name] != before[1][name]) for name in kept)
+
+
 def _refuse_unfit(optimizer: torch.optim.Optimizer) -> None:
     kind = type(optimizer)
     if isinstance(optimizer, torch.optim.LBFGS):

@@ -16,14 +16,15 @@ from shoal.comm.hierarchical import HierarchicalGroup
 from shoal.core.config import HybridSettings, ServerSettings
 from shoal.core.consistency import parse
 from shoal.core.cursor import GlobalBatch
-from shoal.core.errors import ConfigError, nearest
 from shoal.core.grains import Grain
+from shoal.core.staleness import Aging
 from shoal.core.state import ShardedState
 from shoal.core.teams import Rule, teams
 from shoal.core.world import World
 from shoal.strategies.allreduce import AllReduce
 from shoal.strategies.base import Runtime, StepResult, Strategy, Sums, Work
 from shoal.strategies.incremental import Incremental
+from shoal.strategies.names import check_pair
 from shoal.strategies.objective import Batch
 from shoal.strategies.parameter_server import Asynchronous, ParameterServer
 from shoal.strategies.program import Program
@@ -54,6 +55,12 @@ class Hybrid(Strategy[Any]):
     def reach(self, replica: Any) -> int:
         return self.whole.reach(replica)
 
+    def aging(self, replica: Any) -> Aging | None:
+        return self.whole.aging(replica)
+
+    def known_limits(self, replica: Any) -> list[str]:
+        return self.whole.known_limits(replica)
+
     def share(self, batch: GlobalBatch, world: World, weights: Sequence[float]) -> tuple[Grain, ...]:
         return self.whole.share(batch, world, weights)
 
@@ -82,12 +89,7 @@ class Hybrid(Strategy[Any]):
 def compose(settings: HybridSettings, server: ServerSettings | None = None) -> Hybrid:
     """The hybrid that `settings` ask for; `server` says how far teams may be apart that have servers. Raises
     `ConfigError` for a pair that makes no sense."""
-    if settings.inner not in _INNER:
-        raise ConfigError(
-            f"hybrid.inner={settings.inner!r} cannot train within a team: {nearest(settings.inner, list(_INNER))}"
-        )
-    if settings.outer not in _OUTER:
-        raise ConfigError(f"hybrid.outer={settings.outer!r} cannot join teams: {nearest(settings.outer, list(_OUTER))}")
+    check_pair(settings)
     return _OUTER[settings.outer](_INNER[settings.inner](), settings.team, server or ServerSettings())
 
 

@@ -23,7 +23,7 @@ class Incremental(Strategy[IncrementalReplica]):
     """Train locally, average now and then."""
 
     name = "incremental"
-    needs = Needs(survives=True, leases=True, sizes=True)
+    needs = Needs(survives=True, leases=True, sizes=True, whole=True)
 
     def __init__(self, inner: Strategy[Any] | None = None, team: Rule = 1) -> None:
         self._inner, self._team = inner if inner is not None else Single(), team

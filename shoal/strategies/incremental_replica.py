@@ -28,6 +28,7 @@ from shoal.strategies.averaging import Averager
 from shoal.strategies.base import Pass, Portion, Runtime, Span, StepResult, Strategy, Work
 from shoal.strategies.common import CommonWeights
 from shoal.strategies.leases import Leases
+from shoal.strategies.likeness import Likeness, Sight, compare
 from shoal.strategies.moments import average_moments
 from shoal.strategies.outer import Outer
 from shoal.strategies.pacing import Pace, first_pace, next_pace
@@ -76,12 +77,15 @@ class IncrementalReplica:
     def _inner_runtime(self, alike: bool) -> Runtime:
         runtime = self.runtime
         world = World(self._rank_in_team, len(self.teams[self.team]), runtime.world.device, runtime.world.seat)
-        return replace(runtime, group=self.inner_group, world=world, codec="none", alike=alike, weights=())
+        return replace(
+            runtime, group=self.inner_group, world=world, codec="none", alike=alike, weights=(), compares=False
+        )
 
     def _attach(self) -> None:
-        runtime, mine = self.runtime, self.teams[self.team]
+        runtime = self.runtime
+        self._likeness = Likeness(self.program.model, runtime.view, runtime.world.device)
         self.averager.attach(self.outer_group, self.inner_group)
-        self._leases = Leases(runtime.store, self.team, len(self.teams), self.leads, len(mine) - 1)
+        self._leases = Leases(runtime.store, self.team, len(self.teams), self.inner_group)
 
     def reattach(self, program: Program, runtime: Runtime) -> None:
         """Take part in another view, with the local work of this round."""
@@ -95,7 +99,8 @@ class IncrementalReplica:
         """Do what is left of the round of `work.stretch`, average, and move the common weights. Collective."""
         batches = [batch for batch, _ in work.stretch]
         rates = [learning_rates for _, learning_rates in work.stretch]
-        words = self._tell(work)
+        words = self._tell(work, self._see(batches[0].cursor.step))
+        self._compare(words, batches[0].cursor.step)
         self._agree_on_plan(words, len(batches))
         self._inherit(words)
         assert self.plan is not None
@@ -115,7 +120,16 @@ class IncrementalReplica:
             attempt += 1
         return self._average(words, reports, len(batches))
 
-    def _tell(self, work: Work) -> list[dict[str, Any]]:
+    def _see(self, step: int) -> Sight | None:
+        """What this worker holds, where it has no local work: that is what all have in common."""
+        return self._likeness.look(step) if self.runtime.compares and self.plan is None else None
+
+    def _compare(self, words: list[dict[str, Any]], step: int) -> None:
+        sights = [tuple(word["seen"]) for word in words if word["seen"] is not None]
+        if len(sights) == len(words):
+            compare(sights, self.runtime.view, step)
+
+    def _tell(self, work: Work, seen: Sight | None = None) -> list[dict[str, Any]]:
         """Everyone's word on how far it is."""
         stop, change = work.wishes() if work.wishes is not None else (work.stop, work.change)
         word = {
@@ -126,6 +140,7 @@ class IncrementalReplica:
             "change": change,
             "sent_s": self._sent_s,
             "sent_among": self._sent_among,
+            "seen": seen,
         }
         told = self.runtime.group.gather_bytes(json.dumps(word).encode(), "telling how far the round is")
         return [json.loads(one) for one in told]
@@ -186,31 +201,19 @@ class IncrementalReplica:
         drawn: deque[int] = deque()
         share, team_size = self._rank_in_team, len(self.teams[self.team])
 
-        def own(unit: Unit) -> tuple[Any, ...]:
-            whole = _as_batch(batches[unit.at], unit)
-            return whole.share(share, (1.0,) * team_size)
-
         def portions() -> Iterator[Portion]:
             for number in self._tasks(remaining, key):
+                unit = steps[number]
                 drawn.append(number)
-                grains = own(steps[number])
-                if grains:
-                    yield batches[steps[number].at], grains
+                # maybe without a grain for this worker: it takes part all the same, when the others do
+                yield batches[unit.at], _as_batch(batches[unit.at], unit).share(share, (1.0,) * team_size)
 
         assert work.stream is not None, "a strategy that leases is given a stream"
-        stream = iter(work.stream(portions()))
-        ahead: Sequence[Pass] | None = next(stream, None)
-        while drawn:
+        for passes in work.stream(portions()):
             number = drawn.popleft()
-            passes: Sequence[Pass] = ()
-            if own(steps[number]):
-                assert ahead is not None
-                passes = ahead
             self._local_step(number, steps[number], batches, rates, passes)
             if self.progress.failed:
                 return
-            if passes or not drawn:
-                ahead = next(stream, None)
 
     def _tasks(self, remaining: list[int], key: str) -> Iterator[int]:
         """The units of the tasks that this trainer takes, as it takes them."""

@@ -9,25 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from shoal.comm.group import Group
+
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 
 class Leases:
-    """The tasks that trainer `trainer` of `trainers` takes, by number. A trainer may be a team of workers: its
-    `leader` leases, and the other `followers` are told in the order in which it did."""
+    """The tasks that trainer `trainer` of `trainers` takes, by number. A trainer may be a `team` of workers: its first
+    member leases, and tells the others."""
 
-    def __init__(
-        self, open_store: Callable[[], Store] | None, trainer: int, trainers: int, leader: bool, followers: int
-    ) -> None:
+    def __init__(self, open_store: Callable[[], Store] | None, trainer: int, trainers: int, team: Group) -> None:
         self._open = open_store
-        self._trainer, self._trainers = trainer, trainers
-        self._leader, self._followers = leader, followers
+        self._trainer, self._trainers, self._team = trainer, trainers, team
         self._opened: Store | None = None
 
     def take(self, key: str, count: int) -> Iterator[int]:
         """Lease tasks ``0 .. count-1`` one after the other, until none is left. `key` names the round: no other of
-        this view may have had it."""
+        this view may have had it. Drawing the next one is collective within the team."""
         number, taken = self._trainer, 0
         while number < count:
             yield number
@@ -35,13 +34,12 @@ class Leases:
             taken += 1
 
     def _next(self, key: str, taken: int) -> int:
-        if not self._leader:
-            return int(self._shared().get(f"{key}/{self._trainer}/{taken}"))
         number = self._trainers + taken
         if self._trainers > 1:
-            number = self._trainers + int(self._shared().add(key, 1)) - 1
-        if self._followers:
-            self._shared().set(f"{key}/{self._trainer}/{taken}", str(number))
+            told = b""
+            if self._team.rank == 0:
+                told = str(self._trainers + int(self._shared().add(key, 1)) - 1).encode()
+            number = int(self._team.gather_bytes(told, "the team's next task")[0])
         return number
 
     def _shared(self) -> Store:

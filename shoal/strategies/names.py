@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shoal.core.config import HybridSettings
 from shoal.core.errors import ConfigError, nearest
 
 AUTO = "auto"  # one worker: single; several: allreduce
@@ -13,6 +14,8 @@ STRATEGIES = {
     "incremental": "shoal.strategies.incremental:Incremental",
     "hybrid": "shoal.strategies.hybrid:Hybrid",
 }
+WITHIN_TEAMS = ("allreduce",)  # hybrid.inner
+BETWEEN_TEAMS = ("incremental", "allreduce", "parameter-server", "async")  # hybrid.outer
 
 
 def check_name(name: str) -> None:
@@ -20,3 +23,14 @@ def check_name(name: str) -> None:
     known = [AUTO, *STRATEGIES]
     if name not in known:
         raise ConfigError(f"unknown strategy {name!r}: {nearest(name, known)}")
+
+
+def check_pair(settings: HybridSettings) -> None:
+    """Raise a `ConfigError` unless `settings` name a pair of strategies that make a hybrid."""
+    if settings.inner not in WITHIN_TEAMS:
+        hint = nearest(settings.inner, WITHIN_TEAMS)
+        raise ConfigError(f"hybrid.inner={settings.inner!r} cannot train within a team: {hint}")
+    if settings.outer not in BETWEEN_TEAMS:
+        raise ConfigError(
+            f"hybrid.outer={settings.outer!r} cannot join teams: {nearest(settings.outer, BETWEEN_TEAMS)}"
+        )

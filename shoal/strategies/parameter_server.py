@@ -19,11 +19,13 @@ from shoal.comm.codecs.choose import CodecChoice
 from shoal.core.config import AsynchronousSettings
 from shoal.core.consistency import ASP, BSP, Consistency
 from shoal.core.errors import NonFiniteLoss, PeerLost
+from shoal.core.staleness import Aging
 from shoal.core.state import ShardedState
 from shoal.core.teams import Rule
 from shoal.store.errors import StateLost, StoreRefused
 from shoal.store.operations import Shaping
 from shoal.strategies.base import Needs, Runtime, Span, StepResult, Strategy, Sums, Work
+from shoal.strategies.likeness import NOTHING, compare
 from shoal.strategies.objective import Batch
 from shoal.strategies.program import Program
 from shoal.strategies.replica import committed_indices, span_of
@@ -41,7 +43,11 @@ class ParameterServer(Strategy[ServedReplica]):
     def __init__(self, consistency: Consistency | None = None, team: Rule = 1) -> None:
         self.consistency: Consistency = consistency if consistency is not None else BSP()
         self._team = team
-        self.needs = Needs(servers=True, survives=True, leases=not isinstance(self.consistency, BSP))  # type: ignore[misc]
+        in_step = isinstance(self.consistency, BSP)
+        needs = Needs(
+            servers=True, survives=True, leases=not in_step, statistics=in_step, whole=True, apart=not in_step
+        )
+        self.needs = needs  # type: ignore[misc]
 
     def bind(self, program: Program, runtime: Runtime) -> ServedReplica:
         if isinstance(self.consistency, BSP):
@@ -55,6 +61,20 @@ class ParameterServer(Strategy[ServedReplica]):
     def reach(self, replica: ServedReplica) -> int:
         return replica.reach if isinstance(replica, TaskReplica) else 1
 
+    def aging(self, replica: ServedReplica) -> Aging | None:
+        return replica.aging if isinstance(replica, TaskReplica) else None
+
+    def known_limits(self, replica: ServedReplica) -> list[str]:
+        lazy = replica.updated_by_rows()
+        if not lazy:
+            return []
+        kind = type(replica.optimizer).__name__
+        return [
+            f"{', '.join(lazy)} {'is a sparse table' if len(lazy) == 1 else 'are sparse tables'}: on servers {kind} "
+            "steps on the rows that a batch touches, and on no others, which under allreduce move on by momentum and "
+            "decay; use sparse=False if that matters"
+        ]
+
     def step(self, replica: ServedReplica, work: Work) -> StepResult:
         if isinstance(replica, TaskReplica):
             return replica.act(work)
@@ -66,6 +86,7 @@ class ParameterServer(Strategy[ServedReplica]):
         if done is not None:  # whoever committed it is gone: nobody has told the group
             return self._finish(replica, done, work, chosen)
         words = self._stage(replica, work)
+        compare([tuple(word["seen"]) for word in words], replica.runtime.view, step)
         bad = [rank for rank, word in enumerate(words) if word["bad"]]
         if bad:
             replica.discard()
@@ -96,22 +117,24 @@ class ParameterServer(Strategy[ServedReplica]):
         runtime, step = replica.runtime, work.batch.cursor.step
         divided = replica.program.objective.divided
         replica.begin(replica.transaction(str(step)), float(work.batch.samples) if divided else 1.0)
+        seen = replica.likeness.see(step) if runtime.compares else NOTHING
         gradient = replica.compute(work, before_last=replica.arm)
         runtime.control.enter(runtime.world.seat, step, "reduce")
-        bad, backward_s = not math.isfinite(gradient.loss_sum), runtime.spans.recent("backward") - replica.overlapped_s
+        bad, backward_s = replica.is_nonfinite(gradient), replica.computed_s("backward") - replica.overlapped_s
         with runtime.spans("reduce"):
             replica.sum_up(gradient, work)
             replica.stage_rest()
-            timings = {"data": work.data_s, "forward": runtime.spans.recent("forward"), "backward": backward_s}
+            timings = {"data": work.data_s, "forward": replica.computed_s("forward"), "backward": backward_s}
             return replica.agree(
                 {
-                    "loss": [0.0 if bad else gradient.loss_sum, gradient.weight],
+                    "loss": [gradient.loss_sum if math.isfinite(gradient.loss_sum) else 0.0, gradient.weight],
                     "bad": bad,
                     "stop": work.stop,
                     "change": work.change,
                     "save": work.save,
                     "span": list(astuple(span_of(work))),
                     "timings": timings,
+                    "seen": list(seen),
                 },
                 "agreeing on a step",
             )

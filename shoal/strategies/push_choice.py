@@ -96,7 +96,7 @@ class PushChoice:
         for name, gradient in enough or by_size:
             load[name] = np.zeros(gradient.numel(), dtype=gradient.numpy().dtype)
             size += gradient.nbytes
-        load_s = min(_seconds_of(lambda: self._kv.stage(transaction, 0, load).result()) for _ in range(_TRIES))
+        load_s = min(_seconds_of(lambda: self._kv.wait(self._kv.stage(transaction, 0, load))) for _ in range(_TRIES))
         self._kv.drop(transaction)
         return size / max(load_s - latency_s, _SHORTEST_S), latency_s
 

@@ -21,6 +21,7 @@ from shoal.core.state import Piece, ShardedState
 from shoal.core.teams import Rule
 from shoal.store.checking import Given, Rows
 from shoal.store.errors import StateLost
+from shoal.store.operations import Era
 from shoal.strategies.base import Runtime, Span, Work
 from shoal.strategies.program import Program
 from shoal.strategies.push_coding import PushCoding
@@ -29,7 +30,6 @@ from shoal.strategies.team_model import TeamModel
 from shoal.strategies.touched import touched_rows
 
 _SERVED = "served"  # in the values of a live state: the rest is with the servers
-_STAGED_S = 120.0  # every request ends by itself before that
 
 
 class Done(NamedTuple):
@@ -54,13 +54,11 @@ class ServedReplica(TeamModel):
         try:
             self.coding = PushCoding(self.kv, runtime.codec, runtime.world.device)
             self._arrange(runtime)
-            _once_more(self._declare)
-            if not runtime.alike:
-                if runtime.world.is_first:
-                    self.upload()
-                runtime.group.barrier("the first worker's parameters go to the servers")
-                self.download()
-            self._settle()
+            if runtime.alike:  # the state is on the servers: which it is will be told by `load`
+                self.met, self.recalled = False, list[dict[str, Any]]()
+                _once_more(self._declare)
+            else:
+                self._write_anew({})
         except BaseException:
             self.close()
             raise
@@ -76,21 +74,23 @@ class ServedReplica(TeamModel):
         """What members of earlier views have left half done is done or dropped. `recalled` are the records of commits
         that the servers remember; the group does not know yet whether all of it has them, hence `met`."""
         self.met = False
-        self.recalled: list[dict[str, Any]] = []
-        number, pushing = self.runtime.view.number, {team[0].key for team in self.team.all}
+        self.recalled = []
+        view, pushing = self.runtime.view.number, {team[0].key for team in self.team.all}
 
         def abandoned(transaction: str) -> bool:
-            return int(transaction.partition("/")[0]) < number
+            of_view, of_era, run = transaction.split("/")[:3]
+            return int(of_view) < view or (run == self.run and int(of_era) < self.era)
 
         try:
+            if self.era:
+                self._see_era()
             self.kv.settle(abandoned)
             for worker in self.kv.progress().clocks:
                 if worker not in pushing:
                     self.kv.release(worker)
             # only now nothing of an earlier view can be committed any more
-            commits = self.kv.records()
-            records = [json.loads(one.record) for one in commits if one.record]
-            self.recalled = [record for record in records if record["run"] == self.run]
+            commits = self.kv.records(era=self.kv.era) if self.era else []
+            self.recalled = [json.loads(one.record) for one in commits if one.record]
             self.coding.settle({one.transaction for one in commits}, len(pushing))
             if self.team.size > 1:  # from here on a member is told only what has changed for its leader
                 self.download()
@@ -173,7 +173,7 @@ class ServedReplica(TeamModel):
         began = time.perf_counter()
         while self._under_way:
             one = self._under_way.pop()
-            self.unless_lost(lambda: one.result(_STAGED_S))  # noqa: B023 - called at once
+            self.unless_lost(lambda: self.kv.wait(one))  # noqa: B023 - called at once
         self.waited_s += time.perf_counter() - began
 
     def _stage_bucket(self, transaction: str, bucket: int) -> None:
@@ -197,7 +197,7 @@ class ServedReplica(TeamModel):
 
     def _let_go(self) -> None:
         """What is being staged is not needed any more; its memory is, and so is the news that it is lost."""
-        done, _ = wait(self._under_way, _STAGED_S)
+        done, _ = wait(self._under_way, self.kv.deadline_s)
         self._under_way = []
         self.lost = self.lost or any(isinstance(one.exception(), StateLost) for one in done)
 
@@ -212,7 +212,7 @@ class ServedReplica(TeamModel):
     def _as_given(self, name: str, grad: Tensor) -> Given:
         if name in self._table_keys:
             rows, values = touched_rows(grad.detach())
-            return Rows(rows.numpy(), values.numpy())
+            return Rows(rows.numpy(), values.numpy(), everywhere=True)
         return self.coding.encode(name, grad.detach(), self._keys[name].dtype, self._coding_size)
 
     def forget_gradients(self) -> None:
@@ -231,8 +231,8 @@ class ServedReplica(TeamModel):
     def live_state(self) -> ShardedState:
         if self.local:
             state = super().live_state()
-            return ShardedState(state.pieces, {**state.values, _SERVED: self.generation})
-        return ShardedState({}, {_SERVED: self.generation})
+            return ShardedState(state.pieces, {**state.values, _SERVED: self.era})
+        return ShardedState({}, {_SERVED: self.era})
 
     def residuals(self) -> dict[str, Piece]:
         """What the codecs of all workers have left out so far. Collective."""
@@ -242,20 +242,40 @@ class ServedReplica(TeamModel):
         if _SERVED in state.values:  # it was copied from another worker: the servers have the rest
             if self.local:
                 super().load(state)
-            self.generation = int(state.values[_SERVED])
+            self.enter_era(int(state.values[_SERVED]))
             self.unless_lost(self.download)
+            self._settle()  # the records of this era are true of the state
             return
         super().load(state)
-        group, first = self.runtime.group, self.runtime.world.is_first
-        self.generation += 1
-        self._seen.clear()
-        _once_more(self._declare)
-        if first:
-            _once_more(self.upload)
-        _once_more(lambda: self.coding.load_pieces(self._coded, state.pieces if first else {}))
-        group.barrier("a checkpoint goes to the servers")
-        _once_more(self.download)
-        self.lost = False
+        self._write_anew(state.pieces)
+
+    def _see_era(self) -> None:
+        """Whether the state on the servers is still the one that this worker works with. A load that was broken off,
+        or one that only others have seen the end of, has left another there."""
+        if self.kv.eras().get(self.run) != self.era:
+            self.lost = True
+
+    def _write_anew(self, residuals: Mapping[str, Piece]) -> None:
+        """What the first worker's model holds becomes the state on the servers, and what they know of any other is
+        void: whatever was done to that has not been done to this. Until all of it is there and everybody knows, no
+        worker takes it for its own. `residuals`: what codecs have still to send. Collective."""
+        group, first, before = self.runtime.group, self.runtime.world.is_first, self.era
+        number = 0
+        while not number:  # again where servers were lost meanwhile: nothing of it is left there
+            self.lost, self.kv.era, begun = False, None, [0]
+            self._seen.clear()
+            self.unless_lost(self._declare)
+            if first:
+                self.unless_lost(lambda: begun.append(self.kv.renew(self.run, before).number))  # noqa: B023
+            begun = [int(one) for one in group.gather_bytes(b"%d" % begun[-1], "beginning a state on the servers")]
+            self.kv.era = Era(self.run, begun[0])
+            if first and begun[0]:
+                self.unless_lost(self.upload)
+            self.unless_lost(lambda: self.coding.load_pieces(self._coded, residuals if first else {}))
+            written = group.gather_bytes(b"" if self.lost else b"1", "a state goes to the servers")
+            number = begun[0] if all(written) else 0
+        self.enter_era(number)
+        self.unless_lost(self.download)
         self._settle()
 
     @property

@@ -7,6 +7,7 @@ have done to them is added up there, in the same transactions.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,17 @@ from shoal.store.checking import Given
 from shoal.store.directory import Declaration
 from shoal.store.keys import DenseKey, SparseKey
 from shoal.store.kvstore import KVStore
-from shoal.store.operations import UNSHAPED
+from shoal.store.operations import UNSHAPED, Era
 from shoal.strategies.base import Runtime
-from shoal.strategies.described import describe_optimizer
+from shoal.strategies.described import describe_optimizer, moves_at_rest
 from shoal.strategies.program import Program
 from shoal.strategies.replica import ModelReplica
 from shoal.strategies.server_state import pack_entries, unpack_entries
 
 _BUFFERS = "running statistics"
+# A server that shows no sign of life is put out after `elastic.hang_s`, and another started. No worker gives up before:
+# there is one who decides, and a wait for a server ends with what was decided.
+_AGAIN_S = 120.0  # to have it noticed, and to start another, from a cold disk if need be
 
 
 class ServedModel(ModelReplica):
@@ -37,9 +41,17 @@ class ServedModel(ModelReplica):
         if runtime.fleet is None:
             raise ConfigError("this strategy needs servers, which `shoal train` or fit(workers=N) starts")
         self.local = local
-        self.kv = KVStore(runtime.fleet, key=runtime.fleet.keys, placement=runtime.server.placement)
+        self.kv = KVStore(
+            runtime.fleet,
+            key=runtime.fleet.keys,
+            placement=runtime.server.placement,
+            deadline_s=runtime.hang_s + _AGAIN_S,
+        )
+        # who waits for a server is not late by its own doing
+        self.kv.on_wait = partial(runtime.control.wait, runtime.world.seat)
         self.version = 0  # of the first server, when it was last read
         self.run = f"{runtime.fleet.number}.{runtime.fit}"  # others may have had these servers before
+        self.era = 0  # of the state there that this worker works with; 0: of none yet
         self._bytes_told = 0
         self._seen: dict[str, int] = {}
         self._keys = {f"{self.run}/{name}": parameter for name, parameter in self.parameters}
@@ -71,13 +83,27 @@ class ServedModel(ModelReplica):
             declarations.append(Declaration(DenseKey(name, (stop - start,), kind), "add", {}, UNSHAPED))
         self.kv.register(declarations)
 
+    def updated_by_rows(self) -> list[str]:
+        """The tables of which only touched rows are updated though the optimizer would move others, too."""
+        if self.local or not self._table_keys:
+            return []
+        described = describe_optimizer(self.optimizer, self.initial_learning_rates)
+        tables = [
+            (name, described.get(parameter)) for name, parameter in self.parameters if id(parameter) in self._tables
+        ]
+        return [name for name, told in tables if told is not None and not told.whole and moves_at_rest(told)]
+
+    def enter_era(self, number: int) -> None:
+        """From now on this worker works with the state of that era, and with no other."""
+        self.era, self.kv.era = number, Era(self.run, number)
+
     def upload(self) -> None:
         """What this worker's model holds goes to the servers, with what its optimizer remembers."""
         values: dict[str, Given] = {name: _array(parameter) for name, parameter in self._keys.items()}
         statistics = self.buffers.read().numpy()
         for name, (start, stop, kind) in self._statistics.items():
             values[name] = statistics[start:stop].astype(kind)
-        self.kv.set_many(values).result()
+        self.kv.wait(self.kv.set_many(values))
         if not self.local:
             for name, parameter in self._keys.items():
                 entries = self.optimizer.state.get(parameter, {})
@@ -89,7 +115,7 @@ class ServedModel(ModelReplica):
         out = {name: self._place_for(name, parameter) for name, parameter in self._keys.items()}
         for name, (start, stop, kind) in self._statistics.items():
             out[name] = self._copies.setdefault(name, np.zeros(stop - start, kind))
-        versions = self.kv.refresh(out, self._seen, touched=self._touched).result()
+        versions = self.kv.wait(self.kv.refresh(out, self._seen, touched=self._touched))
         self.version = versions.get(0, self.version)
         for name, parameter in self._keys.items():
             if name in self._copies:
@@ -105,8 +131,8 @@ class ServedModel(ModelReplica):
         return self._copies.setdefault(name, np.empty(tuple(parameter.shape), dtype=_array(parameter).dtype))
 
     def transaction(self, name: str) -> str:
-        """A name that no other has; the number of the view comes first, by which it is known whose it was."""
-        return f"{self.runtime.view.number}/{self.run}/{name}"
+        """A name that no other has; the numbers of view and era come first, by which it is known whose it was."""
+        return f"{self.runtime.view.number}/{self.era}/{self.run}/{name}"
 
     def read_moments(self) -> None:
         """The optimizer remembers what those of the servers do."""

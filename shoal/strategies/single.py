@@ -46,7 +46,8 @@ class SingleReplica(ModelReplica):
             return
         for at, (total, (_, parameter)) in enumerate(zip(self._sums, self.parameters, strict=True)):
             if self._used[at]:
-                parameter.grad = total.mul_(1.0 / divisor).to(parameter.dtype)
+                # a copy, also where the parameter is in double precision itself: `total` is cleared
+                parameter.grad = total.mul_(1.0 / divisor).to(parameter.dtype, copy=True)
                 total.zero_()
         self._used = [False] * len(self.parameters)
 
@@ -55,7 +56,7 @@ class Single(Strategy[SingleReplica]):
     """Train in this process alone."""
 
     name = "single"
-    needs = Needs(max_workers=1, survives=True)
+    needs = Needs(max_workers=1, survives=True, statistics=True)
 
     def bind(self, program: Program, runtime: Runtime) -> SingleReplica:
         return SingleReplica(program, runtime)

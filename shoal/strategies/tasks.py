@@ -26,6 +26,7 @@ from shoal.comm.codecs.choose import CodecChoice
 from shoal.core.config import AsynchronousSettings
 from shoal.core.consistency import Consistency
 from shoal.core.errors import NonFiniteLoss, PeerLost
+from shoal.core.staleness import Aging
 from shoal.core.state import ShardedState
 from shoal.core.teams import Rule
 from shoal.store.answers import NothingLeft, Record, Wait
@@ -43,7 +44,7 @@ _FIRST, _MOST = 8, 4096  # tasks between two meetings
 _LONGER = 4  # times as many are there to be done while somebody is not to be seen
 _LATELY = 4  # tasks a team
 _NOT_YET = -1  # instead of the number of a task
-_STEP_BITS = 32  # of a stretch's number; above them stand the run and how often its servers have gone back
+_STEP_BITS = 32  # of a stretch's number; above them stands the era: tasks of an earlier one are nobody's
 
 
 class TaskReplica(ServedReplica):
@@ -69,17 +70,24 @@ class TaskReplica(ServedReplica):
         """How many tasks a stretch has, if it is not closed before."""
         return self._tasks * _LONGER
 
+    @property
+    def aging(self) -> Aging | None:
+        """What its updates come to when they are old. Nothing with elastic averaging: no gradient is late there."""
+        if self._mixing is not None:
+            return None
+        momentum = max(float(group.get("momentum", 0.0)) for group in self.optimizer.param_groups)
+        return Aging(self._damping, momentum, len(self.team.all))
+
     def act(self, work: Work) -> StepResult:
         """Do tasks until all that the stretch comes to have are committed. Collective at its beginning and end."""
         began = time.perf_counter()
         first, chosen = work.batch.cursor.step, self.coding.choice
         self.agree({}, "beginning a stretch")
-        assert self.runtime.fleet is not None
-        high = (self.runtime.fleet.number << 10 | self.runtime.fit) << 8 | self.generation
-        self._stretch = high << _STEP_BITS | first
+        self._stretch = self.era << _STEP_BITS | first
         self._over = self._failed = False  # a loss is not finite, in the team or here
         if self.team.leads:
             self.unless_lost(lambda: self._open(len(work.stretch)))
+        probed = work.probe() if work.probe is not None else None
         own = []
         while (number := self._next()) is not None:
             own.append(self._do(number, work))
@@ -90,6 +98,7 @@ class TaskReplica(ServedReplica):
             "change": change,
             "save": work.save,
             "seconds": time.perf_counter() - began,
+            "probed": probed,
             "records": self._records() if self.runtime.world.is_first and not self._failed else [],
         }
         words = self.agree(word, "ending a stretch")
@@ -237,6 +246,9 @@ class TaskReplica(ServedReplica):
         move towards each other by the mixing factor."""
         assert self._mixing is not None
         self._set_rates(rates)
+        for parameter in self._keys.values():
+            if parameter.grad is not None:  # optimizers are given dense ones, here as under allreduce
+                parameter.grad = self.dense(parameter)
         self.optimizer.step()
         given: dict[str, Given] = {}
         for name, parameter in self._keys.items():
@@ -248,7 +260,7 @@ class TaskReplica(ServedReplica):
     def _records(self) -> list[dict[str, Any]]:
         """What the servers have recorded of the commits of this stretch, with how old each update was."""
         commits = list[Record]()
-        self.unless_lost(lambda: commits.extend(self.kv.records()))
+        self.unless_lost(lambda: commits.extend(self.kv.records(era=self.kv.era)))
         self._recorded = max((one.number for one in commits), default=0)
         records = [{**json.loads(one.record), "age": one.staleness} for one in commits if one.record]
         return [record for record in records if record.get("stretch") == self._stretch]
@@ -261,6 +273,7 @@ class TaskReplica(ServedReplica):
         if self.runtime.world.is_first:
             self.unless_lost(lambda: self.kv.forget(self._recorded))
         seconds = max(float(word["seconds"]) for word in words)
+        probed = [word["probed"] for word in words]
         fitting = math.ceil(len(records) * _STRETCH_S / max(seconds, 1e-3))
         self._tasks = min(max(fitting, 1), 4 * self._tasks, _MOST)
         return StepResult(
@@ -277,6 +290,7 @@ class TaskReplica(ServedReplica):
             batches=len(records),
             staleness=tuple(int(record["age"]) for record in records),
             lead=max((int(record["lead"]) for record in records), default=0),
+            probed=tuple(map(float, probed)) if None not in probed else (),
         )
 
     def live_state(self) -> ShardedState:

@@ -14,8 +14,11 @@ from torch import Tensor
 from shoal.comm.handing import overwrite
 from shoal.core.teams import Rule
 from shoal.store.errors import StateLost
-from shoal.strategies.arriving import Arriving
 from shoal.strategies.base import Runtime
+from shoal.strategies.buckets import GradientBuckets
+from shoal.strategies.gradient_accumulator import GradientAccumulator
+from shoal.strategies.likeness import Likeness
+from shoal.strategies.objective import LossSum
 from shoal.strategies.program import Program
 from shoal.strategies.served_model import ServedModel
 from shoal.strategies.team import find_team
@@ -33,16 +36,20 @@ class TeamModel(ServedModel):
     ) -> None:
         super().__init__(program, runtime, local)
         self._rule = rule
-        self.lost = False  # the servers have gone back to a snapshot, and the group does not know it yet
-        self.generation = 0  # counts how often they have
+        self.lost = False  # the servers have another state than this worker knows of, and the group does not know yet
         self._rows: dict[str, Tensor] = {}  # by table: what the passes of this step have given
         dense = [(name, parameter) for name, parameter in self._keys.items() if name not in self._table_keys]
-        self._arriving = Arriving(dense, on_final)
+        self._dense_keys = list(reversed(dense))  # about as backward finishes them
+        self._arriving = GradientAccumulator(self._dense_keys, self.dense, on_final)
 
     def _arrange(self, runtime: Runtime) -> None:
         """Find the team of this worker in the view. Collective."""
         self.runtime, self.team = runtime, find_team(runtime, self._rule)
-        self._arriving.attach(self.buffers.numel, FACTS, replace(runtime, group=self.team.group))
+        self.meet(runtime)
+        self.likeness = Likeness(self.module, runtime.view, runtime.world.device)
+        keys, within = self._dense_keys, replace(runtime, group=self.team.group)
+        buckets = GradientBuckets(keys, self.buffers.numel, FACTS + len(keys), within, None, divided=False)
+        self._arriving.attach(buckets, FACTS)
         self._touched = {name: [] for name in self._table_keys} if self.team.size > 1 else {}
 
     def unless_lost(self, do: Callable[[], None]) -> None:
@@ -61,8 +68,12 @@ class TeamModel(ServedModel):
         if any(one["lost"] for one in words):
             self.lost = False
             self.discard()
-            raise StateLost(self.generation)
+            raise StateLost(self.era)
         return words
+
+    def backward(self, loss: LossSum) -> None:
+        with self._arriving.counting():
+            super().backward(loss)
 
     # ---- tables
 

@@ -10,7 +10,9 @@ import yaml
 
 from shoal.core.cursor import Batches, Cursor
 from shoal.strategies.objective import batch_size
+from shoal.train.distribution import distribution, planned_view
 from shoal.train.header import mixing_of
+from shoal.train.idle import idle_workers
 from shoal.train.opening import decide_cutting
 from shoal.train.spec import RunSpec
 
@@ -20,21 +22,23 @@ _MODEL_ROWS = 40
 def plan(spec: RunSpec) -> dict[str, Any]:
     """Everything that a dry run shows, as plain values."""
     cutting = decide_cutting(spec, spec.config)
-    passes = "merged" if cutting.merged else "grain"
-    config = spec.config.model_copy(update={"grain": cutting.grain, "passes": passes})
+    config = spec.config.model_copy(update=cutting.settings)
     batches = Batches(len(spec.train.sampled()), config.global_batch, cutting.grain)
     first = batches.at(Cursor())
     weights = config.share_weights
     mixing = mixing_of(spec, config, batches)
     shares = [sum(g.samples for g in first.share(rank, weights)) for rank in range(config.workers)]
+    idle = idle_workers(spec.strategy, batches, cutting, weights)
     return {
         "config": config.to_json(),
+        "distribution": dict(distribution(config, spec.strategy, planned_view(config.workers))),
         "grain_because": cutting.why,
         "model": _layers(spec),
         "samples": batches.samples,
         "steps_per_epoch": batches.per_epoch,
         "total_steps": config.steps or (config.epochs or 0) * batches.per_epoch,
         "shares": shares,
+        **({"idle": idle} if idle is not None else {}),
         "memory": memory_estimate(spec, shares, cutting.merged, cutting.grain),
         **({"shuffle": {"quality": mixing.quality, "words": mixing.words}} if mixing is not None else {}),
     }
@@ -144,12 +148,17 @@ def print_dry_run(spec: RunSpec, as_json: bool) -> None:
     table.add_row("total", "", "", f"{sum(p.numel() for p in spec.program.model.parameters()):,}")
     console.print(table)
     config = shown["config"]
+    console.print("\n[bold]Distribution[/]")
+    for name, value in shown["distribution"].items():
+        console.print(f"  {name}: {value}", markup=False)
     console.print(
         f"\n[bold]Batch[/]  {config['global_batch']} samples a step, grains of {config['grain']}, "
         f"passes {config['passes']}: {shown['grain_because']}"
     )
     for rank, share in enumerate(shown["shares"]):
         console.print(f"  worker {rank}: {share} samples of the first batch")
+    if "idle" in shown:
+        console.print(f"  [bold]warning[/]: {shown['idle']}")
     if "shuffle" in shown:
         console.print(f"[bold]Shuffle[/] {shown['shuffle']['words']}")
     console.print(f"[bold]Length[/] {shown['total_steps']} steps, {shown['steps_per_epoch']} an epoch")

@@ -19,7 +19,7 @@ from shoal.checkpoint.model_state import load_model
 from shoal.comm.control import ControlPage
 from shoal.comm.solo import SoloGroup
 from shoal.core.config import Config
-from shoal.core.errors import CheckpointError, ConfigError, nearest
+from shoal.core.errors import CheckpointError, ConfigError
 from shoal.core.events import Evaluated, Warned
 from shoal.core.world import View, World
 from shoal.launch.rundir import RunDir
@@ -51,13 +51,6 @@ def check_evaluator(spec: RunSpec, session: Session) -> None:
         raise ConfigError(
             "evaluator.enabled (--evaluator) needs test data: give test=... to the Trainer, or leave the evaluator "
             "out. (A loop of your own evaluates by run.evaluate(data), and has no use for one.)"
-        )
-    measured = [f"test_{name}" for name in _names(spec)]
-    monitor = spec.config.checkpoint.monitor
-    if monitor not in measured:
-        raise ConfigError(
-            f"checkpoint.monitor={monitor}: the evaluator exports the best model by it, but no such value is measured: "
-            f"{nearest(monitor, measured)}"
         )
 
 

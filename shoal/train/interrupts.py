@@ -14,12 +14,14 @@ from shoal.launch.session import Session, SessionEnd
 
 @contextlib.contextmanager
 def graceful(session: Session) -> Iterator[None]:
-    """While it holds, SIGINT and SIGTERM ask the run to stop in good order. A launched worker has no need of it: its
-    launcher gets the signals."""
+    """While it holds, SIGINT and SIGTERM ask the run to stop in good order. One that was ignored before stays ignored,
+    as SIGINT is for what a script starts in the background. A launched worker has no need of it: its launcher gets the
+    signals."""
     if session.launched or threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: handler for number, handler in found.items() if handler is not signal.SIG_IGN}
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         session.control.request_stop()

@@ -15,7 +15,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,7 +27,9 @@ from shoal.core.errors import ConfigError, PeerDiffers, RunDirError, ShoalError,
 from shoal.core.world import Member
 from shoal.launch.rundir import RunDir, new_path
 from shoal.launch.session import Session
-from shoal.train.cutting import Cutting, choose, why_separate
+from shoal.train.comparing import compares, samples_digest
+from shoal.train.cutting import A_HANDFUL, Cutting, Look, choose, has_batch_norm, look_at
+from shoal.train.draws import Few
 from shoal.train.initialise import initialise
 from shoal.train.layout import choose_layout
 from shoal.train.mirrored import RunMirror
@@ -35,8 +37,13 @@ from shoal.train.place import Place
 from shoal.train.spec import RunSpec
 
 _PROBE_SAMPLES = 8
+_TRIAL_SAMPLES = 5  # in groups of two and three
 _LOCK_S = 10.0  # for the last first worker, which was killed, to be gone
-_CHOICES = ("grain", "passes", "layout")
+_READ = (
+    "the first samples of the training data (a digest; a sample must depend on nothing but the seed, the epoch and its "
+    "number, or use --set compare=off)"
+)
+_CHOICES = ("grain", "passes", "draws", "layout")
 
 
 @dataclass(frozen=True)
@@ -51,12 +58,11 @@ class Opened:
     program: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        cutting = self.cutting
         return {
             "run_dir": str(self.run_dir.path),
             "resume_dir": str(self.resume_dir),
             "config": self.config.to_json(),
-            "cutting": [cutting.grain, cutting.merged, cutting.why],
+            "cutting": self.cutting.to_json(),
             "program": dict(self.program),
         }
 
@@ -66,7 +72,7 @@ class Opened:
             RunDir(Path(data["run_dir"])),
             Path(data["resume_dir"]),
             Config.model_validate(data["config"]),
-            Cutting(*data["cutting"]),
+            Cutting.from_json(data["cutting"]),
             data["program"],
         )
 
@@ -81,7 +87,7 @@ def open_run(spec: RunSpec, session: Session, number: int, place: Place) -> Open
             "command again to go on from the last checkpoint"
         )
     initialise(spec.program.model, config.init, config.seed)
-    program = describe(spec)
+    program = describe(spec, group.size > 1)
     odd = odd_one([json.loads(word) for word in group.gather_bytes(json.dumps(program).encode(), "comparing programs")])
     resume_dir, run_dir = _locate(spec, session, number, group)
     mirror = RunMirror.of(config, number, run_dir) if place.is_first else None
@@ -90,9 +96,8 @@ def open_run(spec: RunSpec, session: Session, number: int, place: Place) -> Open
     growing = spec.growing
     if growing is not None and "auto" in (config.passes, config.layout):
         place.wait_for_first(growing.sampled, "waiting for the first file")
-    cutting = _decide(spec, config, group)
-    passes = "merged" if cutting.merged else "grain"
-    chosen = {"grain": cutting.grain, "passes": passes, "layout": _decide_layout(spec, config, group)}
+    cutting = _decide(spec, config, place)
+    chosen = {**cutting.settings, "layout": _decide_layout(spec, config, group)}
     config = config.model_copy(update={**chosen, "run_dir": str(run_dir.path)})
     opened = Opened(run_dir, resume_dir, config, cutting, program)
     if odd is not None:
@@ -105,7 +110,7 @@ def open_run(spec: RunSpec, session: Session, number: int, place: Place) -> Open
 def join_run(spec: RunSpec, session: Session, told: Mapping[str, Any]) -> Opened:
     """Be told what the others agreed on before this worker came. Raises `UserError` where it runs another program."""
     opened = Opened.from_json(told)
-    odd = odd_one([opened.program, describe(spec)])
+    odd = odd_one([opened.program, describe(spec, _READ in opened.program)])
     if odd is not None:
         raise UserError(odd.words("this worker", "the others"))
     _remember(spec, session, str(opened.resume_dir))
@@ -130,7 +135,7 @@ def claim(opened: Opened, session: Session, closing: contextlib.ExitStack, place
         # where this is not the run's first view, a first worker that was put out may not be gone yet
         hold(opened, session, closing, _LOCK_S if place.view.number > 1 else 0.0)
         opened.run_dir.create(opened.config, session.script)
-        tell_started(opened, session)
+        tell_started(opened, session, begun=False)
     place.group.gather_bytes(b"", "claiming the run directory")
 
 
@@ -147,13 +152,18 @@ def hold(opened: Opened, session: Session, closing: contextlib.ExitStack, patien
             time.sleep(0.02)
 
 
-def tell_started(opened: Opened, session: Session) -> None:
-    """Let the launcher know where the run is kept."""
+def begin(opened: Opened, session: Session) -> None:
+    """Where this worker keeps the record: all is built and loaded, and the run directory is this run's from now on."""
+    opened.run_dir.keep(opened.config, session.script)
+    tell_started(opened, session)
+
+
+def tell_started(opened: Opened, session: Session, begun: bool = True) -> None:
+    """Let the launcher know where the run is kept; once it has `begun`, an evaluator can follow it."""
     message = {"type": "started", "run_dir": str(opened.run_dir.path), "resume_dir": str(opened.resume_dir)}
     evaluator = opened.config.evaluator
-    session.report(
-        {**message, "fit": session.fits - 1, "evaluator": evaluator.model_dump() if evaluator.enabled else None}
-    )
+    follows = begun and evaluator.enabled
+    session.report({**message, "fit": session.fits - 1, "evaluator": evaluator.model_dump() if follows else None})
 
 
 def _locate(spec: RunSpec, session: Session, number: int, group: Group) -> tuple[Path, RunDir]:
@@ -191,17 +201,19 @@ def _keep_choices(config: Config, run_dir: RunDir, group: Group, elsewhere: Mapp
     if group.rank == 0:
         saved = run_dir.saved() if run_dir.exists else elsewhere
         kept = {name: saved[name] for name in _CHOICES if getattr(config, name) == "auto" and name in saved}
+        if config.draws == "grain" != saved.get("draws"):  # passes were chosen for draws by sample
+            kept.pop("passes", None)
     word = group.gather_bytes(json.dumps(kept).encode(), "keeping earlier choices")[0]
     return config.model_copy(update=json.loads(word))
 
 
-def _decide(spec: RunSpec, config: Config, group: Group) -> Cutting:
+def _decide(spec: RunSpec, config: Config, place: Place) -> Cutting:
     """The first worker looks at the model; its word holds for all."""
-    word = b""
+    word, group = b"", place.group
     if group.rank == 0:
-        cutting = decide_cutting(spec, config)
-        word = json.dumps([cutting.grain, cutting.merged, cutting.why]).encode()
-    return Cutting(*json.loads(group.gather_bytes(word, "agreeing on the grain")[0]))
+        cutting = decide_cutting(spec, config, place.world.device)
+        word = json.dumps(cutting.to_json()).encode()
+    return Cutting.from_json(json.loads(group.gather_bytes(word, "agreeing on the grain")[0]))
 
 
 def _decide_layout(spec: RunSpec, config: Config, group: Group) -> str:
@@ -216,36 +228,72 @@ def _decide_layout(spec: RunSpec, config: Config, group: Group) -> str:
     return group.gather_bytes(word, "agreeing on the layout")[0].decode()
 
 
-def decide_cutting(spec: RunSpec, config: Config) -> Cutting:
+def decide_cutting(spec: RunSpec, config: Config, device: str = "cpu") -> Cutting:
     """Settle the grain, by trying a few samples on the model where the user left it open."""
-    separate = spec.train.grouped
-    if separate is not None and config.passes == "merged":
-        raise ConfigError(f"passes=merged, but {separate}, which must see one grain at a time: leave passes out")
-    if separate is None and config.passes == "auto":
+    grouped, combined = spec.train.grouped, config.statistics == "global"
+    if grouped is not None and config.passes == "merged":
+        raise ConfigError(f"passes=merged, but {grouped}, which must see one grain at a time: leave passes out")
+    look = Look(grouped, None, normed=has_batch_norm(spec.program.model))
+    if grouped is None and (config.passes == "auto" or config.draws != "grain"):
         train = spec.train.sampled()
-        count = min(_PROBE_SAMPLES, len(train))
-        half = max(1, count // 2)
-        indices = np.arange(count, dtype=np.int64)
-        both = train.fetch(indices, 0, config.seed)
-        parts = [train.fetch(part, 0, config.seed) for part in (indices[:half], indices[half:]) if len(part)]
-        separate = why_separate(spec.program.model, spec.program.objective, parts, both)
-    elif separate is None and config.passes == "grain":
-        separate = "passes=grain"
-    return choose(config.grain, config.passes, config.global_batch, separate)
+        indices = np.arange(min(_TRIAL_SAMPLES, len(train)), dtype=np.int64)
+        half = max(1, 2 * len(indices) // 5)
+        both, *parts = (
+            Few(some, train.fetch(some, 0, config.seed))
+            for some in (indices, indices[:half], indices[half:])
+            if len(some)
+        )
+        look = look_at(spec.program.model, spec.program.objective, parts, both, combined)
+    look = _by_grain(look, config, device)
+    if config.passes == "grain":
+        drawn = look.draws if look.draws is not None and look.draws.some else None
+        look = replace(look, separate="passes=grain", draws=drawn)
+    if combined and look.separate is not None and config.passes != "merged":
+        raise ConfigError(
+            f"statistics=global, for which a worker runs all of its samples in one pass, but {look.separate}: that "
+            "must see one grain at a time. Use statistics=grain"
+        )
+    announced = config.elastic.max_workers or A_HANDFUL
+    cutting = choose(config.grain, config.passes, config.global_batch, look, announced)
+    if combined:
+        return replace(cutting, why="batch normalisation looks at the whole batch (statistics=global)")
+    return cutting
 
 
-def describe(spec: RunSpec) -> dict[str, Any]:
-    """What all workers must have in common, as plain values by name."""
+def _by_grain(look: Look, config: Config, device: str) -> Look:
+    """The same where draws are not told apart by sample, because that is not wished or not possible."""
+    if config.draws == "sample" and look.draws is None and look.separate is not None:
+        raise ConfigError(f"draws=sample, but {look.separate}: leave draws out")
+    if look.draws is None or not look.draws.some:
+        return look
+    if config.draws == "grain":
+        return replace(look, separate=look.separate or "draws=grain", draws=None)
+    if device != "cpu":
+        why = f"draws are told apart by sample on CPUs only, not on {device}"
+        return replace(look, separate=look.separate or why, draws=None)
+    return look
+
+
+def describe(spec: RunSpec, read: bool) -> dict[str, Any]:
+    """What all workers must have in common, as plain values by name. `read`: what some samples are is among it."""
     model, growing = spec.program.model, spec.growing
     shapes = [[name, list(p.shape), str(p.dtype), p.requires_grad] for name, p in model.named_parameters()]
     return {
         **_digests(spec),  # before lengths, which differ, too, where workers divide a stream
         "samples of training data": str(growing.place) if growing is not None else len(spec.train),
         "training data (a digest of its manifest)": spec.train.mark,
+        **(_first_samples(spec) if read else {}),
         "samples of test data": len(spec.test) if spec.test is not None else 0,
         "parameters (a digest of names and shapes)": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:12],
         **{f"the setting {name}": value for name, value in flatten(spec.config.to_json()).items()},
     }
+
+
+def _first_samples(spec: RunSpec) -> dict[str, str]:
+    """Of what a worker reads, where that must be the same on all of them."""
+    if not compares(spec.config, spec.train):
+        return {}
+    return {_READ: samples_digest(spec.train, spec.config)}
 
 
 def _digests(spec: RunSpec) -> dict[str, str | None]:

@@ -12,13 +12,16 @@ from torch import nn
 
 from shoal.core.coverage import CoverageTotals
 from shoal.core.cursor import Cursor
-from shoal.core.staleness import Staleness
+from shoal.core.staleness import Aging, Staleness
 
 WARMUP_STEPS = 10  # left out of samples_per_s: allocators, caches and clocks settle in them
 
 
 class Account:
-    """Adds up losses of an epoch, samples per second and bytes. The clock starts with the first step."""
+    """Adds up losses of an epoch, samples per second and bytes. The clock starts with the first step.
+
+    `train_loss` is the loss of all samples of the epoch so far, each at the step that trained on it: a mean, or a sum
+    where the loss is a sum. None before the first step of a run. It goes on with a checkpoint."""
 
     def __init__(self) -> None:
         self.epoch_loss = 0.0
@@ -50,9 +53,11 @@ class Account:
         return seconds
 
     def restore(self, epoch_loss: float, epoch_weight: float) -> None:
-        """Go on from what a checkpoint says of its epoch. It was written after a step, so there is a loss."""
+        """Go on from what a checkpoint says of its epoch; one that was written before any step says nothing."""
         self.new_epoch()
-        self._add(epoch_loss, epoch_weight)
+        self.train_loss = None
+        if epoch_loss or epoch_weight:
+            self._add(epoch_loss, epoch_weight)
 
     def _add(self, loss_sum: float, weight: float) -> None:
         self.epoch_loss += loss_sum
@@ -87,12 +92,12 @@ def summary(  # noqa: PLR0913 - as many facts as the file has
     *, strategy: str, workers: int, servers: int, cursor: Cursor, account: Account, values: dict[str, float],
     module: nn.Module, status: str, coverage: CoverageTotals, bytes_sent: int, peak_memory: int,
     spans: dict[str, float], seconds: float, faults: list[dict[str, Any]], staleness: Staleness | None = None,
-    bytes_read: int = 0,
+    aging: Aging | None = None, bytes_read: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
     """The content of `summary.json`. It speaks of staleness where updates can have any, and of the bytes of training
     data that the workers fetched where the source counts them."""
     final: dict[str, float] = {}
-    told = staleness.summary() if staleness is not None else None
+    told = staleness.summary(aging) if staleness is not None else None
     if account.train_loss is not None:
         final["train_loss"] = account.train_loss
     return {

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import sys
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +22,7 @@ import torch
 from shoal.comm.handing import hand_over
 from shoal.core.arrivals import NOTHING, Instalment
 from shoal.core.cursor import Batches, Cursor, GlobalBatch
-from shoal.core.errors import NonFiniteLoss, NonFiniteState, PeerDiffers, PeerLost, ShoalError
+from shoal.core.errors import CheckpointError, NonFiniteLoss, NonFiniteState, PeerDiffers, PeerLost, ShoalError
 from shoal.core.events import CodecChosen, Evaluated, Event, FilesArrived, RunEnded, SizeWished, StepCommitted, Warned
 from shoal.core.length import Length
 from shoal.core.order import Indices
@@ -29,15 +31,18 @@ from shoal.core.world import View
 from shoal.data.following import FollowingSource
 from shoal.data.source import Source
 from shoal.elastic.attendance import RunOver
-from shoal.launch.session import Session, SessionEnd
+from shoal.launch.session import WARNING, Session, SessionEnd
 from shoal.store.errors import StateLost
 from shoal.strategies.base import Runtime, StepResult, Work
 from shoal.train.balancing import Balancing
+from shoal.train.beside import begin_beside
+from shoal.train.comparing import compare_losses, compares, gather_losses, probe
 from shoal.train.evaluate import AUTO_BATCH, evaluate
 from shoal.train.feed import Feed
 from shoal.train.fleet import idle_servers, reach_fleet, servers_of
 from shoal.train.following import evaluated_elsewhere
 from shoal.train.growth import agree, count
+from shoal.train.idle import idle_workers
 from shoal.train.ledger import Ledger, Result
 from shoal.train.live import Live
 from shoal.train.mirrored import RunMirror
@@ -49,6 +54,7 @@ from shoal.train.saving import CoverageRecord, Resumed, Saver
 from shoal.train.scribe import Scribe
 from shoal.train.sizing import bounds_of, size_message
 from shoal.train.spec import RunSpec
+from shoal.train.starting import Standing
 from shoal.train.stretch import Stretch
 
 _INTERRUPTED_S = 10.0  # for the last copy of a checkpoint, where someone waits for the end of the run
@@ -67,13 +73,13 @@ class Run:
             undo.callback(self._closing.close)
             self._spec, self._session, self._strategy = spec, session, spec.strategy
             self._number, self._attendance = number, session.attendance
-            self._survives = self._attendance.survives and self._strategy.needs.survives
+            self._open_run = begin_beside(session, spec.strategy, self._closing)
             self._bounds = bounds_of(spec.config, spec.strategy, session)
             self._set_threads(spec.config.threads)
             self._spans, self._account, self.ledger = Spans(), Account(), Ledger(data=spec.data_digest)
             self._work: Work | None = None  # handed out and not yet done
             self._saved_at = self._began
-            self._went_back = False
+            self._went_back = self._probes = False  # the latter: it is yet to be seen whether all compute the same
             self._stored: dict[str, Any] | None = None  # the summary of this run before it was started again
             self._fleet = functools.cache(
                 lambda: reach_fleet(session, spec.config, spec.strategy, number, self._closing)
@@ -84,6 +90,10 @@ class Run:
             undo.pop_all()
 
     # ---- coming in
+
+    @property
+    def _survives(self) -> bool:
+        return self._attendance.survives and self._strategy.needs.survives and not self._open_run.beside
 
     def _set_threads(self, threads: int) -> None:
         """The number of threads decides the order of sums within an operation, so it is a setting of the run."""
@@ -123,6 +133,10 @@ class Run:
         self._settle(open_run(self._spec, self._session, self._number, place))
         self._balancing.meet(place)
         self._bind(opening, alike=False)
+        self._probes = self._strategy.needs.whole and place.group.size > 1 and compares(self.config, self._spec.train)
+        if self._probes and not self._strategy.needs.apart:
+            self._probes = False
+            compare_losses(gather_losses(self._probe(), place.group), place.view)
         claim(self._opened, self._session, opening, place)
         opening.callback(self._saver.close)
         stored = self._opened.run_dir.summary() if place.keeps_record else None
@@ -140,17 +154,29 @@ class Run:
             self.ledger.due.append("save")  # there must always be one to go back to
         self._expect_files()
         self._scribe.begin(
-            self._opened, place, self._batches, greet(place), self.cursor, resumed.path if resumed else None, notes
+            self._opened, place, self._batches, greet(place), self._standing(resumed.path if resumed else None), notes
         )
         self._new_feed(opening)
 
+    def _probe(self) -> float:
+        """What all workers must find alike, as long as their parameters are the same."""
+        self._enter("compare")
+        return probe(self._spec.program, self._spec.train, self.config, self._place.world.device)
+
     def _known_limits(self) -> list[str]:
         """What a user should know before the first step."""
-        warnings = [idle_servers(self.config, self._strategy) or ""]
+        warnings = [idle_servers(self.config, self._strategy) or "", self._idle() or ""]
         if self._attendance.survives and not self._survives and self._place.view.size > 1:
             name = self._strategy.name
-            warnings.append(f"strategy {name} does not survive the loss of a worker: one that is lost ends the run")
+            why = "two runs at the same time do" if self._open_run.beside else f"strategy {name} does"
+            warnings.append(f"{why} not survive the loss of a worker: one that is lost ends the run")
+        if (aging := self._strategy.aging(self._replica)) is not None:
+            warnings.append(aging.risk(aging.expected))
+        warnings += self._strategy.known_limits(self._replica)
         return [words for words in warnings if words]
+
+    def _idle(self) -> str | None:
+        return idle_workers(self._strategy, self._batches, self._opened.cutting, self._balancing.weights)
 
     def _join(self, live: Live, opened: Opened, opening: contextlib.ExitStack) -> None:
         """The others are under way: take over their state."""
@@ -160,7 +186,7 @@ class Run:
         opening.callback(self._saver.close)
         self._load(live)
         self._saver.settle(self._place.keeps_record)
-        self._scribe.take_over(self._opened, self._place, self._batches, None, self.cursor)
+        self._scribe.take_over(self._opened, self._place, self._batches, None, self._standing())
         self._new_feed(opening)
 
     def _settle(self, opened: Opened) -> None:
@@ -197,6 +223,8 @@ class Run:
             clip=config.clip,
             precision=config.precision,
             exact_sums=config.sums == "float64" or (config.sums == "auto" and not self._opened.cutting.merged),
+            statistics=config.statistics,
+            draws=self._opened.cutting.draws,
             layout=config.layout,
             bucket_bytes=int(config.comm.bucket_mib * (1 << 20)),
             alike=alike,
@@ -211,16 +239,30 @@ class Run:
             asynchronous=config.asynchronous,
             fit=self._number,
             fleet=self._fleet(),
+            hang_s=config.elastic.hang_s,
             bounds=self._bounds,
+            compares=config.compare == "on",
         )
 
     def _new_feed(self, closing: contextlib.ExitStack | None = None) -> None:
         weights = self._balancing.weights
-        self._feed = Feed(self._spec, self._opened, self._place, self._batches, weights, self.cursor, self._read_until)
+        self._feed = Feed(
+            self._spec, self._opened, self._place, self._batches, weights, self.cursor, self._read_until, self._warn
+        )  # fmt: skip
         if (news := self._balancing.news(self.cursor.step)) is not None:
             self._scribe(news)
         if closing is not None:
             closing.callback(self._close_feed)
+
+    def _warn(self, words: str) -> None:
+        """Something went wrong on this worker and was mended: let the user know, and the run directory."""
+        me = self._place.me
+        words = f"worker {me.rank} on {me.host}: {words}"
+        if self._place.keeps_record:
+            self._scribe(Warned(words))
+        else:
+            print(f"shoal: {words}", file=sys.stderr)  # to its log
+            self._session.report({"type": WARNING, "message": words})
 
     def _close_feed(self) -> None:
         self._feed.close()
@@ -248,6 +290,12 @@ class Run:
             self._coverage = CoverageRecord(0, whole=self._strategy.needs.survives)
             self._cut_instalment(self._growing, live.ledger.arrivals)
         self._coverage.restore(live.counts.numpy(), live.finished, self._place.is_first)
+        problem = self._batches.problem(live.ledger.cursor) if self._growing is None else ""
+        if problem:
+            raise CheckpointError(
+                f"the checkpoint of step {live.ledger.cursor.step} is whole, but makes no sense: {problem}. Delete it "
+                "to go on from the one before, or choose another --run-dir"
+            )
         self._account.restore(*live.epoch_loss)
         self.ledger = live.ledger
 
@@ -268,8 +316,10 @@ class Run:
                     broken = True
             place = self._place
             self._saver.settle(place.keeps_record)
-            self._scribe.take_over(self._opened, place, self._batches, before.view, self.cursor)
+            self._scribe.take_over(self._opened, place, self._batches, before.view, self._standing())
             self._new_feed()
+            if place.view.size > before.view.size and (idle := self._idle()) is not None:
+                self._scribe(Warned(idle))
 
     def _meet(self, view: View) -> None:
         """Come together in `view`: who is behind takes over the state of who is furthest. Collective."""
@@ -300,7 +350,7 @@ class Run:
                 self._move_on(broken=True)
             except StateLost:
                 undo()
-                self._go_back()
+                self._go_back_together()
             else:
                 self.ledger.complete(result)
                 return result
@@ -308,6 +358,16 @@ class Run:
                 return self.ledger.result
             if once:
                 return None
+
+    def _go_back_together(self) -> None:
+        """Go back; where the view breaks meanwhile, its servers have a state that nobody took for the run's, and the
+        next view finds that out and goes back anew."""
+        try:
+            self._go_back()
+        except PeerLost:
+            if not self._survives:
+                raise
+            self._move_on(broken=True)
 
     def _go_back(self) -> None:
         """The servers have lost the model: all workers return to the newest checkpoint, and do again what came after
@@ -431,7 +491,9 @@ class Run:
             stream=self._feed.stream if leases else None,
             wishes=self._wishes,
             save=self._snapshot_due(),
+            probe=self._probe if self._probes else None,
         )
+        self._probes = False  # should the view break, models may not be the same when this is done again
         return self._work
 
     def _stretch(self) -> Stretch:
@@ -483,8 +545,11 @@ class Run:
         try:
             result = self._strategy.step(self._replica, work)
         except NonFiniteLoss as error:
-            raise NonFiniteLoss(error.step, error.ranks, self._last_good()) from None
+            elsewhere = self._place.world.rank not in error.ranks
+            bad_data = "" if elsewhere else self._feed.bad_data()
+            raise NonFiniteLoss(error.step, error.ranks, self._last_good(), bad_data, elsewhere=elsewhere) from None
         self._work = None
+        compare_losses(result.probed, self._place.view)
         with self._spans("bookkeeping"):
             self._commit(work, result)
         return {"loss": result.loss, "stop": result.stop, "change": result.change, "view": self._place.view.number}
@@ -521,7 +586,7 @@ class Run:
         self._scribe(
             StepCommitted(
                 self.cursor, result.loss, samples, work.learning_rates, seconds, result.timings, result.staleness,
-                result.lead,
+                result.lead, self._account.train_loss,
             )
         )  # fmt: skip
         if result.codec is not None:
@@ -722,6 +787,8 @@ class Run:
                 result = self._finish()
             self._enter("save")
             self._follow_mirror(_INTERRUPTED_S if self.interrupted else self.config.checkpoint.mirror_wait_s)
+            if at_risk := result.get("staleness", {}).get("warning"):
+                self._scribe(Warned(at_risk))
             self._scribe(RunEnded(str(result["status"]), self.cursor, self.ledger.stopping, result))
             self._enter("end")
             self._attendance.finish(self._number)
@@ -759,6 +826,8 @@ class Run:
         stored = self._stored
         if not self.done or stored is None or stored.get("status") != "completed":
             return None
+        if stored.get("steps") != self.cursor.step:  # of a shorter run: this one was cut off before it had its own
+            return None
         with self._closing:
             self._scribe(RunEnded("completed", self.cursor, "it was complete already", stored))
             self._attendance.finish(self._number)
@@ -775,8 +844,9 @@ class Run:
                     self._scribe(event)
                 self._follow_mirror(0.0 if at_once else _INTERRUPTED_S)
             ended = ("interrupted", "ended at once") if at_once else ("failed", _in_one_line(error))
+            again = error.again if isinstance(error, ShoalError) else True
             with contextlib.suppress(ShoalError, OSError):
-                self._scribe(RunEnded(ended[0], self.cursor, ended[1]))
+                self._scribe(RunEnded(ended[0], self.cursor, ended[1], again=again))
 
     def _summarise(self) -> Result:
         status = "interrupted" if self.interrupted else "stopped" if self.ledger.stopping else "completed"
@@ -799,8 +869,9 @@ class Run:
             bytes_read=sum(one["read"] for one in everyone),
             spans=self._spans.totals,
             seconds=time.perf_counter() - self._began,
-            faults=(self._opened.run_dir.summary() or {}).get("faults", []),  # of this run before it went on
+            faults=self._opened.run_dir.faults(),  # of this run before it went on
             staleness=self.ledger.staleness,
+            aging=self._strategy.aging(self._replica),
         )
         if self._place.keeps_record:  # before anyone can take this act for done
             self._opened.run_dir.write_summary(mine)
@@ -808,6 +879,9 @@ class Run:
         return json.loads(self._place.group.gather_bytes(word, "agreeing on the summary")[0])
 
     # ---- small things
+
+    def _standing(self, resumed_from: Path | None = None) -> Standing:
+        return Standing(self.cursor, self._account.train_loss, resumed_from)
 
     def _enter(self, phase: str) -> None:
         self._session.control.enter(self._place.me.seat, self.cursor.step, phase)

@@ -9,20 +9,20 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 
-from shoal.core.cursor import Batches, Cursor
-from shoal.core.events import Event, MemberJoined, RunStarted, ViewChanged
+from shoal.core.cursor import Batches
+from shoal.core.events import Event, MemberJoined, ViewChanged
 from shoal.core.world import Member, View
 from shoal.launch.rundir import RunDir
 from shoal.launch.session import Session
 from shoal.train.callbacks import RunInfo, Stop
 from shoal.train.following import evaluated_elsewhere
 from shoal.train.hearing import EVALUATOR, EventTail, evaluation_in
-from shoal.train.opening import Opened, hold, tell_started
+from shoal.train.opening import Opened, begin, hold
 from shoal.train.place import Place
 from shoal.train.spec import RunSpec
-from shoal.train.starting import opening_events, run_info
+from shoal.train.starting import Standing, opening_events, run_info, run_started
 
 _LISTEN_S = 0.1  # between two looks for the evaluator's results
 _LOCK_S = 10.0  # for the first worker before, which was killed, to be gone
@@ -62,19 +62,22 @@ class Scribe:
         return self._stop.reason if self._stop is not None else None
 
     def begin(
-        self, opened: Opened, place: Place, batches: Batches, members: Sequence[Member], cursor: Cursor,
-        resumed_from: Path | None, notes: Sequence[Event],
+        self, opened: Opened, place: Place, batches: Batches, members: Sequence[Member], standing: Standing,
+        notes: Sequence[Event],
     ) -> None:  # fmt: skip
         """The run begins, in its first view."""
         if not place.keeps_record:
             return
+        begin(opened, self._session)
         self._session.take_terminal()
         info = self._keep(opened, place, batches)
-        for event in opening_events(info, opened, members, batches, cursor, resumed_from, notes):
+        for event in opening_events(info, opened, members, batches, standing, notes):
             self(event)
         self(_view_event(place.view.number, members))
 
-    def take_over(self, opened: Opened, place: Place, batches: Batches, before: View | None, cursor: Cursor) -> None:
+    def take_over(
+        self, opened: Opened, place: Place, batches: Batches, before: View | None, standing: Standing
+    ) -> None:
         """The run is in a new view, after `before`; None: this worker has just come. It may keep the record now."""
         if not place.keeps_record:
             self._info = self._run_dir = self._tail = None
@@ -82,19 +85,12 @@ class Scribe:
         if self._info is None:
             self._session.take_terminal()
             hold(opened, self._session, self._closing, _LOCK_S)
-            tell_started(opened, self._session)
+            begin(opened, self._session)
             info = self._keep(opened, place, batches, taken_over=True)
-            self._tell(
-                RunStarted(
-                    strategy=info.strategy,
-                    backend=info.backend,
-                    workers=info.workers,
-                    cursor=cursor,
-                    total_steps=info.total_steps,
-                    steps_per_epoch=batches.per_epoch,
-                    samples=batches.samples,
-                )
-            )
+            self._tell(run_started(info, batches, standing))
+        else:
+            view = place.view
+            self._info = replace(self._info, workers=view.size, hosts=view.hosts, backend=place.group.backend)
         known = {member.key for member in before.members} if before is not None else set()
         for member in place.view.members:
             if before is not None and member.key not in known:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from shoal.comm.codecs.names import check_codec
 from shoal.core.config import Config
+from shoal.core.consistency import parse
 from shoal.core.errors import ConfigError, nearest
 from shoal.data.following import FollowingSource
 from shoal.data.source import Source
+from shoal.store.placement import placements
 from shoal.strategies.base import Strategy
+from shoal.strategies.names import check_pair
 from shoal.strategies.program import Program
 from shoal.train.callbacks import Callback
 from shoal.train.initialise import known as known_initialisations
@@ -57,7 +61,14 @@ class RunSpec:
                 f"elastic.max_workers={config.elastic.max_workers}, but a run with strategy={self.strategy.name} does "
                 "not survive a change of its workers: use --strategy allreduce, or leave it out"
             )
+        if config.statistics == "global" and not self.strategy.needs.statistics:
+            raise ConfigError(
+                f"statistics=global, but with strategy={self.strategy.name} workers do not compute one global batch at "
+                "the same time, so batch normalisation has nothing to combine: use --strategy allreduce, or "
+                "statistics=grain"
+            )
         self._check_workers()
+        self._check_names()
 
     @property
     def growing(self) -> FollowingSource | None:
@@ -80,3 +91,22 @@ class RunSpec:
                 f"strategy={self.strategy.name} runs on at most {most} worker, but workers={config.workers}: "
                 "use --strategy allreduce"
             )
+
+    def _check_names(self) -> None:
+        """What is wrong is said even where this run will not read it: the next one will, on more workers or servers."""
+        config = self.config
+        check_codec(config.comm.codec)
+        check_pair(config.hybrid)
+        parse(config.server.consistency)
+        placements.get(config.server.placement)
+        monitor, measured = config.checkpoint.monitor, self.measured
+        if monitor not in measured:
+            raise ConfigError(
+                f"checkpoint.monitor={monitor!r} says which checkpoint is the best, but nothing measures it: "
+                f"{nearest(monitor, measured)}; metrics={{...}} of the Trainer adds more"
+            )
+
+    @property
+    def measured(self) -> list[str]:
+        """The names of what an evaluation gives."""
+        return [f"test_{name}" for name in ("loss", *self.program.metrics)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.core.cursor import Batches, Cursor
@@ -15,6 +16,15 @@ from shoal.train.header import header
 from shoal.train.opening import Opened
 from shoal.train.place import Place
 from shoal.train.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where training is when somebody begins to tell of it; `train_loss`: of its epoch so far."""
+
+    cursor: Cursor
+    train_loss: float | None
+    resumed_from: Path | None = None
 
 
 def run_info(
@@ -35,12 +45,13 @@ def run_info(
         resume_command=resume_command(session, opened.config.workers, opened.resume_dir),
         taken_over=taken_over,
         header=header(spec, opened, place, batches),
+        hosts=place.view.hosts,
     )
 
 
 def opening_events(
-    info: RunInfo, opened: Opened, members: Sequence[Member], batches: Batches, cursor: Cursor,
-    resumed_from: Path | None, notes: Sequence[Event],
+    info: RunInfo, opened: Opened, members: Sequence[Member], batches: Batches, standing: Standing,
+    notes: Sequence[Event],
 ) -> Iterator[Event]:  # fmt: skip
     """Who is there, what was chosen, what is to be noted, and where training begins."""
     for member in members:
@@ -52,13 +63,20 @@ def opening_events(
     if mixing is not None:
         yield Decision("shuffle", mixing.partition(":")[0], mixing)
     yield from notes
-    yield RunStarted(
+    yield run_started(info, batches, standing)
+
+
+def run_started(info: RunInfo, batches: Batches, standing: Standing) -> RunStarted:
+    """What is told first, once all who listen are there."""
+    resumed_from = standing.resumed_from
+    return RunStarted(
         strategy=info.strategy,
         backend=info.backend,
         workers=info.workers,
-        cursor=cursor,
+        cursor=standing.cursor,
         total_steps=info.total_steps,
         steps_per_epoch=batches.per_epoch,
         samples=batches.samples,
         resumed_from=str(resumed_from) if resumed_from is not None else None,
+        train_loss=standing.train_loss,
     )

@@ -86,6 +86,14 @@ def test_with_elastic_averaging_central_weights_follow_the_workers(
     assert trained.losses[-1] < 0.9 * trained.losses[0]
 
 
+@pytest.mark.parametrize("how", [{"asynchronous.mixing": 0.3}, {"clip": {"norm": 1.0}}], ids=["mixing", "clip"])
+def test_gradients_of_tables_are_sparse_for_servers_and_not_for_optimizers(
+    ranks: RankHarness, tmp_path: Path, fleet: Path, how: dict[str, Any]
+) -> None:
+    plan = short("table", optimizer="adamw")
+    check_coverage(trial_of(ranks, tmp_path, fleet, "async", **how).run(2, plan), plan)
+
+
 def test_running_statistics_are_those_of_all_workers(ranks: RankHarness, tmp_path: Path, fleet: Path) -> None:
     plan = short("resnet")
     trained = trial_of(ranks, tmp_path, fleet, "async").run(2, plan)

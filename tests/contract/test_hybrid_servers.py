@@ -17,6 +17,7 @@ from shoal.testing.checks import (
     check_clipping,
     check_coverage,
     check_evaluation,
+    check_gradients_from_elsewhere,
     check_nonfinite,
     check_result,
     check_resumes,
@@ -69,6 +70,10 @@ def test_clipping(teams: Trial) -> None:
 
 def test_a_loss_that_is_not_a_number_leaves_everything_as_it_was(teams: Trial) -> None:
     check_nonfinite(teams, 3, Plan("mlp", samples=437), [2], 370)
+
+
+def test_gradients_from_elsewhere_are_in_no_step(teams: Trial) -> None:
+    check_gradients_from_elsewhere(teams, 3, short("gpt"), comm__bucket_mib=0.002)
 
 
 def test_single_goes_on_with_its_state(teams: Trial) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 import shoal.strategies.coding
 import shoal.strategies.incremental_replica
@@ -15,9 +17,17 @@ from shoal.core.config import HybridSettings
 from shoal.launch.session import Session
 from shoal.strategies.base import StepResult, Work
 from shoal.strategies.hybrid import compose
+from shoal.strategies.incremental_replica import IncrementalReplica
 from shoal.strategies.pacing import Pace, next_pace
 from shoal.strategies.single import Single
-from shoal.testing.checks import PARAMETERS, check_coverage, check_evaluation, check_result, distance
+from shoal.testing.checks import (
+    PARAMETERS,
+    check_coverage,
+    check_evaluation,
+    check_gradients_from_elsewhere,
+    check_result,
+    distance,
+)
 from shoal.testing.contract import short
 from shoal.testing.plan import Plan
 from shoal.testing.ranks import RankHarness
@@ -240,6 +250,75 @@ def test_teams_that_average_single_steps_are_synchronous(
 ) -> None:
     plan = short(subject, optimizer="sgd")
     check_parameters(hybrid(trial, team=team).run(workers, plan, incremental__h=1, incremental__rho=1.0), plan)
+
+
+@pytest.mark.parametrize(
+    ("plan", "how"),
+    [
+        (short("resnet"), {"loader__processes": 1}),
+        (short("gpt"), {"grain": 50}),  # one grain for a team of two, from the first step on
+        (Plan("mlp", samples=201, epochs=2), {"loader__processes": 1, "accumulate": 2}),  # a last batch of one sample
+        (Plan("mlp", samples=3, epochs=3, global_batch=3), {}),
+    ],
+    ids=["batch normalisation", "dropout", "one sample at the end", "fewer samples than workers"],
+)
+def test_who_has_no_grain_of_a_task_takes_part_in_it(trial: Trial, plan: Plan, how: dict[str, Any]) -> None:
+    trained = hybrid(trial, team=2).run(4, plan, incremental__h=3, incremental__rho=0.1, **how)
+    check_coverage(trained, plan)
+    check_evaluation(trained, plan)
+
+
+def stays_out_without_a_grain(session: Session) -> None:
+    right = IncrementalReplica._local_step
+
+    def local_step(self: IncrementalReplica, number: int, unit: Any, batches: Any, rates: Any, passes: Any) -> None:
+        if passes:
+            right(self, number, unit, batches, rates, passes)
+
+    IncrementalReplica._local_step = local_step  # type: ignore[method-assign]
+
+
+@pytest.mark.mutation
+def test_a_member_that_stays_out_of_a_task_is_waited_for_in_vain(trial: Trial) -> None:
+    """The fault that the test above must find, and that nobody waits for ever because of it."""
+    plan = Plan("mlp", samples=3, epochs=3, global_batch=3)
+    with pytest.raises(AssertionError, match="CollectiveTimeout"):
+        hybrid(trial, team=2).prepared(stays_out_without_a_grain).run(4, plan, incremental__h=3, comm__timeout_s=2.0)
+
+
+class Reader(nn.Module):
+    """An LSTM with dropout between its layers: grains run one by one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.body, self.head = nn.LSTM(5, 8, num_layers=2, dropout=0.2, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(x)[0][:, -1])
+        return logits
+
+
+def read(session: Session, directory: str) -> dict[str, Any]:
+    torch.manual_seed(2)
+    trainer = shoal.Trainer(
+        Reader(), nn.CrossEntropyLoss(), lambda params: torch.optim.SGD(params, lr=0.1),
+        (torch.randn(97, 6, 5), torch.randint(3, (97,))), global_batch=32, epochs=2, strategy="hybrid", grain=16,
+        run_dir=directory, **{"hybrid.team": 2, "incremental.h": 2, "comm.timeout_s": 30.0},
+    )  # fmt: skip
+    return trainer.fit().summary
+
+
+def test_an_lstm_in_teams(ranks: RankHarness, tmp_path: Path) -> None:
+    for summary in ranks.run(4, read, str(tmp_path / "run")):
+        assert summary["coverage"] == {"expected": 194, "once": 194, "missed": 0, "repeated": 0}
+
+
+@pytest.mark.parametrize("team", [1, 2])
+def test_gradients_from_elsewhere_are_in_no_step(trial: Trial, team: int) -> None:
+    plan = short("mlp", optimizer="sgd")
+    how = {"incremental__h": 1, "incremental__rho": 1.0}
+    check_gradients_from_elsewhere(hybrid(trial, team=team), 4 if team > 1 else 2, plan, **how)
 
 
 def test_teams_lease_tasks(trial: Trial) -> None:

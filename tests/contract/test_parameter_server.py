@@ -40,3 +40,8 @@ def test_tensors_cut_over_servers(ranks: RankHarness, tmp_path: Path) -> None:
         trial = Trial(ranks, "parameter-server", tmp_path, {}, True, Reach(directory))
         for subject in ("resnet", "gpt"):  # in buckets that are staged one by one, too
             check_against_reference(trial, 2, short(subject, optimizer="adamw"), comm__bucket_mib=0.002)
+
+
+def test_batch_normalisation_over_the_whole_batch(ranks: RankHarness, tmp_path: Path, fleet: Path) -> None:
+    trial = Trial(ranks, "parameter-server", tmp_path, {}, True, Reach(fleet))
+    check_against_reference(trial, 3, short("resnet", statistics="global"), weights=[2, 0, 1])

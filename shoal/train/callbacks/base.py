@@ -42,7 +42,7 @@ class RunInfo:
     run_dir: Path
     strategy: str
     backend: str
-    workers: int
+    workers: int  # now
     total_steps: int
     steps_per_epoch: int
     module: nn.Module
@@ -50,6 +50,7 @@ class RunInfo:
     taken_over: bool = False  # this worker has become the first in the middle of the run
     resume_command: str = ""
     header: tuple[tuple[str, str], ...] = field(default=())  # what a user should know before the first step
+    hosts: int = 1  # on which they are, now
 
 
 class Callback:

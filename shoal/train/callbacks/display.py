@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from shoal.core.wrapping import wrap
 from shoal.train.callbacks import wording
 
 
@@ -28,6 +29,8 @@ class Snapshot:
     samples_per_s: float | None = None
     seconds_left: float | None = None
     evaluation: Mapping[str, float] = field(default_factory=dict)
+    workers: int = 1  # now
+    hosts: int = 1
 
     @property
     def place(self) -> tuple[str, str]:
@@ -92,6 +95,7 @@ class PlainDisplay(Display):
             parts.append(wording.rate(snapshot.samples_per_s))
         if snapshot.seconds_left:
             parts.append(f"{wording.duration(snapshot.seconds_left)} left")
+        parts.append(wording.crew(snapshot.workers, snapshot.hosts))
         self.line("  ".join(parts))
 
     def stop(self) -> None:
@@ -118,10 +122,15 @@ class TerminalDisplay(Display):
         self._console.line()
         self.line(title, "bold")
         for name, value in rows:
-            self._print(Text.assemble("  ", (f"{name:<{width}}", "dim"), "  ", value))
+            shown = value if isinstance(value, wording.Command) else self._wrap(value, width + 4)
+            self._print(Text.assemble("  ", (f"{name:<{width}}", "dim"), "  ", shown))
 
     def line(self, text: str, style: str = "") -> None:
-        self._print(Text(text, style=style))
+        self._print(Text(self._wrap(text), style=style))
+
+    def _wrap(self, text: str, column: int = 0) -> str:
+        """`text` that begins in `column`, broken between words; what is broken off begins there, too."""
+        return wrap(text, self._console.width - column).replace("\n", "\n" + " " * column)
 
     def _print(self, text: Text) -> None:
         self._console.print(text, soft_wrap=True)
@@ -139,11 +148,14 @@ class TerminalDisplay(Display):
 
 
 def bar_line(snapshot: Snapshot, width: int, ascii_only: bool = False) -> Text:
-    """The live line: epoch, bar, steps, loss, speed, time left, last evaluation, as far as there is room."""
+    """The live line: epoch, bar, steps, loss, workers, speed, time left, last evaluation, as far as there is room."""
     head = f"{snapshot.place[0]} "
     facts = [f" {wording.of(snapshot.step, snapshot.total_steps)}"]
     if snapshot.loss is not None:
         facts.append(f"  loss {wording.figure(snapshot.loss)}")
+    # on one host, hosts go without saying, and lines are short
+    crew = wording.crew(snapshot.workers, snapshot.hosts)
+    facts.append(f"  {crew if snapshot.hosts > 1 else crew.partition(' on ')[0]}")
     if snapshot.samples_per_s is not None:
         facts.append(f"  {wording.rate(snapshot.samples_per_s)}")
     if snapshot.seconds_left is not None:

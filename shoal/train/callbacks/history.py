@@ -22,9 +22,10 @@ Row = dict[str, str]
 class History(Callback):
     """Writes a row for each step and each evaluation, as it happens: `history.csv` in the run directory.
 
-    `kind` is ``step`` or ``eval``; `epoch`, `step` and `samples` count what is committed. Each measured value
-    has a column of its own, and so has each learning rate after the first (``lr.1``). A resumed run goes on
-    in the same file: rows past its cursor are dropped first, so that no step stands twice.
+    `kind` is ``step`` or ``eval``; `epoch`, `step` and `samples` count what is committed; `loss` is that of the step,
+    `train_loss` that of the epoch so far. Each measured value has a column of its own, and so has each learning rate
+    after the first (``lr.1``). A resumed run goes on in the same file: rows past its cursor are dropped first, so that
+    no step stands twice.
     """
 
     def __init__(self, path: str | Path | None = None, clock: Callable[[], float] = time.time) -> None:
@@ -45,6 +46,8 @@ class History(Callback):
 
     def on_step(self, event: StepCommitted, run: RunInfo) -> None:
         values = {"loss": event.loss}
+        if event.train_loss is not None:
+            values["train_loss"] = event.train_loss
         for group, rate in enumerate(event.learning_rates):
             values[f"lr.{group}" if group else "lr"] = rate
         self._append("step", event.cursor, values)

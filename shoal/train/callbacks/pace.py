@@ -1,26 +1,8 @@
-"""How fast a run goes, and how smooth its loss is: what a display shows between steps."""
+"""How fast a run goes: what a display shows between steps."""
 
 from __future__ import annotations
 
 from collections import deque
-
-_WEIGHT = 0.05  # of the newest loss: about the last twenty steps count
-
-
-class SmoothedLoss:
-    """A running mean in which the newest losses weigh most; exact from the first step on."""
-
-    def __init__(self) -> None:
-        self._sum = 0.0
-        self._weight = 0.0
-
-    def add(self, loss: float) -> None:
-        self._sum += _WEIGHT * (loss - self._sum)
-        self._weight += _WEIGHT * (1.0 - self._weight)
-
-    @property
-    def value(self) -> float | None:
-        return self._sum / self._weight if self._weight else None
 
 
 class Pace:

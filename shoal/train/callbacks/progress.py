@@ -12,16 +12,18 @@ from shoal.core.events import (
     Evaluated,
     Fault,
     FilesArrived,
+    MemberJoined,
     MemberLost,
     Mirrored,
     RunEnded,
     RunStarted,
     StepCommitted,
+    ViewChanged,
     Warned,
 )
 from shoal.train.callbacks import wording
 from shoal.train.callbacks.base import Callback, RunInfo
-from shoal.train.callbacks.pace import Pace, SmoothedLoss
+from shoal.train.callbacks.pace import Pace
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,7 +40,8 @@ class Progress(Callback):
 
     On a terminal a live line with loss, samples/s and time left; elsewhere a line for each epoch and each
     evaluation, and at least every tenth of the run or ten seconds. Nothing at all when the run's output is
-    JSON. `console` and `clock` are for tests and for those who show a run elsewhere.
+    JSON. The loss is that of all samples of the epoch so far, whenever this process began. `console` and `clock`
+    are for tests and for those who show a run elsewhere.
     """
 
     def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -54,7 +57,7 @@ class Progress(Callback):
             return
         self._began = self._clock()
         self._cursor = event.cursor
-        self._loss = SmoothedLoss()
+        self._loss = event.train_loss
         self._pace = Pace(self._began, event.cursor.step, event.cursor.samples)
         self._evaluation: dict[str, float] = {}
         self._saved_step: int | None = event.cursor.step if event.resumed_from else None
@@ -77,7 +80,7 @@ class Progress(Callback):
         if self._epoch_to_tell:
             self._tell(run)
         cursor = self._cursor = event.cursor
-        self._loss.add(event.loss)
+        self._loss = event.train_loss
         self._epoch_to_tell = cursor.batch == 0 and not self._live
         now = self._clock()
         if now < self._next_refresh and cursor.step != run.total_steps:
@@ -116,6 +119,15 @@ class Progress(Callback):
     def on_mirror(self, event: Mirrored, run: RunInfo) -> None:
         if event.status != "copied":
             self._note(*wording.mirror(event))
+
+    def on_member_joined(self, event: MemberJoined, run: RunInfo) -> None:
+        if self._display is not None:  # who is there when the run begins stands in the header
+            who = f"{event.role} {event.rank} on {event.host}"
+            self._display.line(f"{who} has joined: {wording.crew(run.workers, run.hosts)} now", "green")
+
+    def on_view(self, event: ViewChanged, run: RunInfo) -> None:
+        if self._live and self._display is not None:
+            self._display.show(self._snapshot(run))
 
     def on_member_lost(self, event: MemberLost, run: RunInfo) -> None:
         self._note(f"{event.role} {event.rank} on {event.host} was lost: {event.cause}", "red")
@@ -163,10 +175,12 @@ class Progress(Callback):
             total_steps=run.total_steps,
             epoch=max(1, -(-self._cursor.step // per_epoch) if run.steps_per_epoch else of_unknown_length),
             epochs=-(-run.total_steps // per_epoch),
-            loss=self._loss.value,
+            loss=self._loss,
             samples_per_s=self._pace.samples_per_s,
             seconds_left=self._pace.seconds_left(run.total_steps) if run.total_steps else None,
             evaluation=self._evaluation,
+            workers=run.workers,
+            hosts=run.hosts,
         )
 
     def _tell(self, run: RunInfo) -> None:

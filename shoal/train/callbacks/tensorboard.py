@@ -41,6 +41,8 @@ class TensorBoard(Callback):
         if self._writer is not None:
             step = event.cursor.step
             self._writer.add_scalar("train/loss", event.loss, step)
+            if event.train_loss is not None:
+                self._writer.add_scalar("train/epoch_loss", event.train_loss, step)
             if event.step_s > 0:
                 self._writer.add_scalar("train/samples_per_s", event.samples / event.step_s, step)
             for group, rate in enumerate(event.learning_rates):

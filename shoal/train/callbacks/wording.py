@@ -10,6 +10,13 @@ from pathlib import Path
 from shoal.core.events import Mirrored, RunEnded
 from shoal.train.callbacks.base import RunInfo
 
+
+class Command(str):
+    """Words to copy: they stay on one line, however long it is."""
+
+    __slots__ = ()
+
+
 Rows = list[tuple[str, str]]
 FINISHED = ("completed", "stopped")  # the statuses after which nothing is left to do
 
@@ -38,6 +45,11 @@ def duration(seconds: float) -> str:
 def of(count: int, total: int) -> str:
     """``24/48``, or the count alone where the length of the run is open."""
     return f"{count:,}/{total:,}" if total else f"{count:,}"
+
+
+def crew(workers: int, hosts: int) -> str:
+    """``4 workers on 2 hosts``."""
+    return f"{workers} worker{'s' if workers != 1 else ''} on {hosts} host{'s' if hosts != 1 else ''}"
 
 
 def values(measured: Mapping[str, float]) -> str:
@@ -83,8 +95,8 @@ def result(event: RunEnded, run: RunInfo, elapsed_s: float, saved_step: int | No
     if event.status not in FINISHED:
         rows.append(("checkpoint", "none yet" if saved_step is None else f"step {saved_step:,}"))
     rows.append(("run directory", shown_path(run.run_dir)))
-    if event.status not in FINISHED and run.resume_command:
-        rows.append(("to go on", run.resume_command))
+    if event.status not in FINISHED and event.again and run.resume_command:
+        rows.append(("to go on", Command(run.resume_command)))
     return title, rows
 
 
@@ -108,7 +120,7 @@ def next_steps(event: RunEnded, run: RunInfo, cores: int | None = None) -> Rows:
     """What to try after a run that is finished: purposes and the commands for them."""
     command = run.resume_command
     if not command.startswith("shoal train "):
-        return [("on several workers", "shoal train SCRIPT --workers 2")]
+        return [("on several workers", Command("shoal train SCRIPT --workers 2"))]
     cores = cores or len(os.sched_getaffinity(0))
     rows: Rows = []
     anew = with_option(with_option(command, "--run-dir", None), "--mirror", None)
@@ -121,7 +133,7 @@ def next_steps(event: RunEnded, run: RunInfo, cores: int | None = None) -> Rows:
     return rows
 
 
-def with_option(command: str, option: str, value: str | None) -> str:
+def with_option(command: str, option: str, value: str | None) -> Command:
     """Put `option` into a `shoal train` command, replacing it where it stands; None takes it out.
 
     An empty value gives a switch. What follows ``--`` belongs to the script and is left alone.
@@ -141,4 +153,4 @@ def with_option(command: str, option: str, value: str | None) -> str:
             kept.append(word)
     if value is not None:
         kept += [option, value] if value else [option]
-    return shlex.join(kept + scripts)
+    return Command(shlex.join(kept + scripts))

@@ -20,7 +20,7 @@ from shoal.core.consistency import ASP
 from shoal.core.cursor import Batches, Cursor
 from shoal.core.world import Member, View, World
 from shoal.store.answers import NothingLeft, Record
-from shoal.store.operations import Task
+from shoal.store.operations import Era, Task
 from shoal.strategies import served_model
 from shoal.strategies.base import Pass, Portion, Runtime, Work
 from shoal.strategies.objective import make_objective
@@ -46,7 +46,7 @@ def future(value: Any) -> Future[Any]:
 class CentralStore:
     """One array, to which commits add what was staged. Tasks are dealt out in order."""
 
-    bytes_sent = 0
+    bytes_sent, deadline_s = 0, 60.0
 
     def __init__(self) -> None:
         self.central: dict[str, Any] = {}
@@ -59,6 +59,9 @@ class CentralStore:
 
     def register(self, declarations: Sequence[Any]) -> None:
         assert {one.updater for one in declarations} <= self.updaters, "servers only add differences up"
+
+    def wait(self, future: Future[Any]) -> Any:
+        return future.result()
 
     def set_many(self, values: dict[str, Any]) -> Future[None]:
         self.central = {name: np.array(value) for name, value in values.items()}
@@ -87,7 +90,13 @@ class CentralStore:
         self._log.append(Record(self.version, self.version - read_version, transaction, record))
         self.version += 1
 
-    def records(self) -> list[Record]:
+    def eras(self) -> dict[str, int]:
+        return {"1.0": 1}
+
+    def renew(self, run: str, above: int) -> Era:
+        return Era(run, 1)
+
+    def records(self, **_: Any) -> list[Record]:
         return list(self._log)
 
     def forget(self, upto: int) -> None:

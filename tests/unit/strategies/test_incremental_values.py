@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.comm.solo import SoloGroup
 from shoal.core.config import IncrementalSettings
 from shoal.core.cursor import Batches, Cursor
 from shoal.strategies.leases import Leases
@@ -118,13 +119,13 @@ def test_alone_in_a_team_nobody_loses_local_work() -> None:
 
 
 def test_leases_without_others_go_through_all_tasks() -> None:
-    assert list(Leases(None, 0, 1, True, 0).take("key", 4)) == [0, 1, 2, 3]
-    assert list(Leases(None, 0, 1, True, 0).take("key", 0)) == []
+    assert list(Leases(None, 0, 1, SoloGroup()).take("key", 4)) == [0, 1, 2, 3]
+    assert list(Leases(None, 0, 1, SoloGroup()).take("key", 0)) == []
 
 
 def test_leases_through_a_store_give_every_task_once() -> None:
     store = torch.distributed.HashStore()
-    takers = [Leases(lambda: store, at, 3, True, 0).take("key", 10) for at in range(3)]
+    takers = [Leases(lambda: store, at, 3, SoloGroup()).take("key", 10) for at in range(3)]
     taken: list[int] = []
     while takers:
         for taker in list(takers):
@@ -141,7 +142,7 @@ def round_of(speeds: list[float], batches: int, rho: float) -> tuple[list[int], 
     found nothing left to lease."""
     cut = tasks(plan_round(batches, len(speeds), rho), range(batches * len(speeds)))
     store = torch.distributed.HashStore()
-    takers = [Leases(lambda: store, at, len(speeds), True, 0).take("key", len(cut)) for at in range(len(speeds))]
+    takers = [Leases(lambda: store, at, len(speeds), SoloGroup()).take("key", len(cut)) for at in range(len(speeds))]
     done, ended = [0] * len(speeds), [0.0] * len(speeds)
     free = [(0.0, at) for at in range(len(speeds))]
     while free:
@@ -175,7 +176,31 @@ def test_the_finer_the_tasks_the_less_is_waited_for() -> None:
     assert waited[0] > 50 * waited[-1]
 
 
+class Follower(SoloGroup):
+    """The second of two members, who hears what the first has said."""
+
+    rank, size = 1, 2
+
+    def __init__(self, said: list[bytes]) -> None:
+        self._said = iter(said)
+
+    def gather_bytes(self, payload: bytes, what: str) -> list[bytes]:
+        assert payload == b"", "only the leader leases"
+        return [next(self._said), payload]
+
+
+class Leader(SoloGroup):
+    rank, size = 0, 2
+
+    def __init__(self) -> None:
+        self.said: list[bytes] = []
+
+    def gather_bytes(self, payload: bytes, what: str) -> list[bytes]:
+        self.said.append(payload)
+        return [payload, b""]
+
+
 def test_followers_take_what_their_leader_has_leased() -> None:
-    store = torch.distributed.HashStore()
-    leader = list(Leases(lambda: store, 1, 2, True, 2).take("key", 5))
-    assert list(Leases(lambda: store, 1, 2, False, 2).take("key", 5)) == leader == [1, 2, 3, 4]
+    store, leader = torch.distributed.HashStore(), Leader()
+    leased = list(Leases(lambda: store, 1, 2, leader).take("key", 5))
+    assert list(Leases(lambda: store, 1, 2, Follower(leader.said)).take("key", 5)) == leased == [1, 2, 3, 4]

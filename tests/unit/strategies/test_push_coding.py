@@ -322,7 +322,7 @@ class TimedServers(Servers):
         self._clock[0] += sum(array.nbytes for array in (load or {}).values()) / self._bandwidth
         return self
 
-    def result(self) -> None:
+    def wait(self, sent: Any) -> None:
         pass
 
     def drop(self, transaction: str) -> None:

@@ -21,6 +21,7 @@ from shoal.core.order import epoch_order
 from shoal.core.world import Member, View, World
 from shoal.store.checking import Rows
 from shoal.store.errors import StateLost
+from shoal.store.operations import Era
 from shoal.strategies import served_model
 from shoal.strategies.base import Pass, Runtime, Work
 from shoal.strategies.objective import make_objective
@@ -34,7 +35,7 @@ Events = list[str]
 class FakeStore:
     """Notes what is staged. `answer` says what becomes of it: a future that is done, by default."""
 
-    bytes_sent = 0
+    bytes_sent, deadline_s = 0, 60.0
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.events: Events = []
@@ -54,6 +55,9 @@ class FakeStore:
         self.futures.append(self.answer())
         return self.futures[-1]
 
+    def wait(self, future: Future[Any]) -> Any:
+        return future.result(60)
+
     def set_many(self, values: dict[str, Any]) -> Future[None]:
         return self._done()
 
@@ -71,8 +75,14 @@ class FakeStore:
     def progress(self) -> Any:
         return SimpleNamespace(clocks={})
 
-    def records(self) -> list[Any]:
+    def records(self, **_: Any) -> list[Any]:
         return []
+
+    def eras(self) -> dict[str, int]:
+        return {"1.0": 1}
+
+    def renew(self, run: str, above: int) -> Era:
+        return Era(run, 1)
 
     def close(self) -> None: ...
 

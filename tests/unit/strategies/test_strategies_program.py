@@ -52,6 +52,145 @@ def test_what_cannot_be_trained_is_refused(model: nn.Module, optimizer: Any, wor
         _program(model, optimizer).build_optimizer()
 
 
+# ---- an optimizer that would not train the model
+
+
+def _two() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "words"),
+    [
+        (lambda model: torch.optim.SGD(_two().parameters(), lr=0.1), r"holds 0 of .* 4 .*, and 4 that are not the"),
+        (lambda model: torch.optim.SGD(model[1].parameters(), lr=0.1), r"holds 2 of .* 4 .*: 0\.weight, 0\.bias would"),
+        (
+            lambda model: torch.optim.SGD([*model.parameters(), nn.Parameter(torch.zeros(7))], lr=0.1),
+            r"1 parameters that are not the model's, of shape \[7\]",
+        ),
+        (lambda model: torch.optim.LBFGS(model.parameters()), "LBFGS evaluates the model several times"),
+    ],
+    ids=["another model's", "a part", "more than the model's", "several evaluations"],
+)
+@pytest.mark.parametrize("made", [True, False])
+def test_an_optimizer_that_does_not_train_the_model_is_refused(optimizer: Any, words: str, made: bool) -> None:
+    model = _two()
+    with pytest.raises(ConfigError, match=words):
+        _program(model, optimizer(model) if made else lambda params: optimizer(model)).build_optimizer()
+
+
+def test_whoever_trains_a_part_freezes_the_rest() -> None:
+    model = _two()
+    with pytest.raises(ConfigError, match=r"requires_grad_\(False\)"):
+        _program(model, torch.optim.SGD(model[1].parameters(), lr=0.1))
+    model[0].requires_grad_(False)
+    _program(model, torch.optim.SGD(model[1].parameters(), lr=0.1))
+    _program(model, torch.optim.SGD(model.parameters(), lr=0.1))  # frozen ones may be held
+
+
+# ---- a model that would train otherwise than it says
+
+
+def _like_keras() -> nn.Module:
+    """Its layers are modules of torch; whether they train is an argument of the call, which nobody gives."""
+
+    class Layer(nn.Module):
+        def forward(self, x: Tensor, training: bool = False) -> Tensor:
+            return nn.functional.dropout(x, 0.5, training)
+
+    class Dropout(Layer):
+        pass
+
+    Layer.__module__, Dropout.__module__ = "keras.src.layers.layer", "keras.src.layers.regularization.dropout"
+    return nn.Sequential(nn.Linear(2, 2), Dropout())
+
+
+class Deaf(nn.Module):
+    """A wrapper that switches itself and not what it holds."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def train(self, mode: bool = True) -> Deaf:
+        self.training = mode
+        return self
+
+
+class Hiding(nn.Module):
+    def __init__(self, hidden: nn.Module) -> None:
+        super().__init__()
+        self.body, self.others = nn.Linear(2, 2), [hidden]
+
+
+class Still(nn.Linear):
+    def train(self, mode: bool = True) -> Still:
+        return self
+
+
+class Counting(nn.Linear):
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__(2, 2)
+        self.seed = nn.Parameter(torch.zeros(2, dtype=dtype), requires_grad=False)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (_like_keras(), r"1 \(Dropout\) is a layer of Keras.*write the model with torch\.nn"),
+        (Deaf(nn.Linear(2, 2), nn.BatchNorm1d(2)), r"eval\(\) leaves layers\.1 \(BatchNorm1d\) in training mode"),
+        (nn.Sequential(Deaf(nn.LSTM(2, 2, 2, dropout=0.1))), r"leaves 0\.layers\.0 \(LSTM\) in training mode"),
+        (Hiding(nn.Sequential(nn.Dropout())), r"leaves others\[0\]\.0 \(Dropout\).*nn\.ModuleList"),
+        (Still(2, 2), r"eval\(\) leaves the model \(Still\) in training mode"),
+        (Counting(torch.int64), r"parameters seed \(int64\) are not floating point"),
+        (Counting(torch.complex64), r"parameters seed \(complex64\) are not floating point"),
+    ],
+    ids=["keras", "batch normalisation", "lstm", "hidden", "itself", "whole numbers", "complex"],
+)
+def test_a_model_that_would_train_otherwise_is_refused(model: nn.Module, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        _program(model)
+
+
+def test_a_model_that_stays_in_evaluation_mode_is_refused() -> None:
+    model = Still(2, 2)
+    model.training = False
+    with pytest.raises(ConfigError, match=r"model\.train\(\) leaves the model in evaluation mode"):
+        _program(model)
+
+
+class FrozenStatistics(nn.Sequential):
+    def train(self, mode: bool = True) -> FrozenStatistics:
+        super().train(mode)
+        self[1].eval()
+        return self
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        FrozenStatistics(nn.Linear(2, 2), nn.BatchNorm1d(2)),
+        Hiding(nn.Dropout().eval()),  # a teacher, say
+        Deaf(nn.Linear(2, 2)),
+        nn.Sequential(nn.Linear(2, 2), nn.Dropout()).eval(),
+    ],
+    ids=["frozen statistics", "hidden in evaluation mode", "nothing to switch", "evaluating"],
+)
+def test_modes_that_make_sense_are_kept(model: nn.Module) -> None:
+    before = [module.training for module in model.modules()]
+    _program(model)
+    assert [module.training for module in model.modules()] == before
+
+
+def test_keras_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    keras = pytest.importorskip("keras", reason="Keras is not installed")
+    layers = keras.layers
+    model = keras.Sequential([layers.Input((2,)), layers.Dense(2), layers.BatchNormalization(), layers.Dropout(0.5)])
+    with pytest.raises(ConfigError, match="a layer of Keras"):
+        _program(model)
+
+
 def test_sparse_gradients_are_refused() -> None:
     refuse_sparse(torch.zeros(3))
     with pytest.raises(ConfigError, match="sparse gradients"):
@@ -75,6 +214,20 @@ def test_clipping_by_value_comes_before_clipping_by_norm(parameters: list[nn.Par
     clip_gradients(Clip(norm=0.1, value=1.0), parameters)
     found = torch.cat([p.grad for p in parameters if p.grad is not None])
     torch.testing.assert_close(found, torch.tensor([1.0, -1.0, 1.0]) * 0.1 / 3**0.5, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("clip", [Clip(norm=0.3), Clip(value=0.1), Clip(norm=0.2, value=0.1)], ids=str)
+def test_a_sparse_gradient_is_clipped_like_a_dense_one(clip: Clip) -> None:
+    found = {}
+    for sparse in (True, False):
+        torch.manual_seed(0)
+        table, layer = nn.Embedding(9, 3, sparse=sparse), nn.Linear(3, 1)
+        layer(table(torch.tensor([1, 4, 4, 7]))).square().sum().backward()
+        assert table.weight.grad is not None
+        assert table.weight.grad.is_sparse == sparse
+        clip_gradients(clip, [table.weight, layer.weight, layer.bias])
+        found[sparse] = [p.grad.to_dense() for p in (table.weight, layer.weight, layer.bias) if p.grad is not None]
+    torch.testing.assert_close(found[True], found[False])
 
 
 def test_weights_are_kept_in_their_range(parameters: list[nn.Parameter]) -> None:

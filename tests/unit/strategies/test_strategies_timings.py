@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-import shoal.strategies.allreduce as module
+import shoal.strategies.gradient_accumulator as module
 from shoal.comm.control import ControlPage
 from shoal.comm.solo import SoloGroup
 from shoal.core.cursor import Batches, Cursor

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -12,10 +14,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from shoal.core.grains import cut
+from shoal.strategies.drawing import DrawRules
 from shoal.strategies.objective import make_objective
-from shoal.train.cutting import choose, plan_passes, why_separate
+from shoal.train.cutting import Cutting, Look, choose, look_at, plan_passes
+from shoal.train.draws import Few
 
 pytestmark = pytest.mark.unit
+PLAIN = Look(None, DrawRules({}))
 
 
 @given(st.integers(0, 200), st.integers(1, 20), st.booleans(), st.integers(1, 30))
@@ -33,9 +38,9 @@ def test_merged_passes_are_of_about_equal_size(count: int, accumulate: int) -> N
     assert max(sizes) - min(sizes) <= 1
 
 
-@given(st.integers(1, 5000), st.sampled_from([None, "it has dropout"]))
+@given(st.integers(1, 5000), st.sampled_from([None, "it looks at its batch"]))
 def test_the_grain_does_not_depend_on_workers_and_fits_the_batch(global_batch: int, separate: str | None) -> None:
-    cutting = choose("auto", "auto", global_batch, separate)
+    cutting = choose("auto", "auto", global_batch, Look(separate, None))
     assert 1 <= cutting.grain <= global_batch
     assert cutting.merged == (separate is None)
     if separate is not None:
@@ -43,18 +48,62 @@ def test_the_grain_does_not_depend_on_workers_and_fits_the_batch(global_batch: i
         assert cutting.why == separate
 
 
+NORMED = Look("it looks at its batch", None, normed=True)
+DRAWING = Look("it draws", None)
+
+
+@pytest.mark.parametrize(
+    ("global_batch", "look", "announced", "sizes"),
+    [
+        (64, NORMED, 4, [16] * 4),
+        (128, NORMED, 4, [32] * 4),
+        (128, NORMED, 2, [32] * 4),
+        (128, NORMED, 8, [16] * 8),
+        (128, NORMED, 100, [16] * 8),
+        (53, NORMED, 6, [18, 18, 17]),
+        (49, NORMED, 6, [25, 24]),
+        (20, NORMED, 4, [20]),
+        (8, DRAWING, 4, [2] * 4),
+        (8, DRAWING, 20, [1] * 8),
+        (64, DRAWING, 4, [16] * 4),
+        (256, DRAWING, 4, [32] * 8),
+        (8, PLAIN, 4, [1] * 8),
+        (128, PLAIN, 4, [2] * 64),
+    ],
+)
+def test_as_many_workers_as_were_announced_have_work(
+    global_batch: int, look: Look, announced: int, sizes: list[int]
+) -> None:
+    size = choose("auto", "auto", global_batch, look, announced).grain
+    assert [grain.samples for grain in cut(0, global_batch, size)] == sizes
+
+
+@given(st.integers(1, 3000), st.integers(1, 40))
+def test_batch_normalisation_sees_enough_in_full_batches(global_batch: int, announced: int) -> None:
+    grains = cut(0, global_batch, choose("auto", "auto", global_batch, NORMED, announced).grain)
+    assert min(grain.samples for grain in grains) >= min(16, global_batch)
+    assert max(grain.samples for grain in grains) <= 32
+
+
 def test_what_the_user_states_holds() -> None:
-    assert choose(25, "auto", 100, None).grain == 25
-    assert choose(250, "auto", 100, None).grain == 100
-    assert choose("auto", "merged", 100, "it has dropout").merged
-    assert not choose("auto", "grain", 100, "passes=grain").merged
+    assert choose(25, "auto", 100, PLAIN).grain == 25
+    assert choose(250, "auto", 100, PLAIN).grain == 100
+    assert choose("auto", "merged", 100, Look("it looks at its batch", None)).merged
+    assert not choose("auto", "grain", 100, Look("passes=grain", None)).merged
 
 
-def _why(model: nn.Module, loss: Any = None) -> str | None:
+def test_what_was_chosen_travels_as_plain_values() -> None:
+    for draws in (None, DrawRules({("a", 3): 1})):
+        cutting = choose("auto", "auto", 100, Look(None, draws))
+        assert Cutting.from_json(json.loads(json.dumps(cutting.to_json()))) == cutting
+        assert cutting.settings["draws"] == ("grain" if draws is None else "sample")
+
+
+def _why(model: nn.Module, loss: Any = None, combined: bool = False) -> str | None:
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(8, 4, generator=generator), torch.randn(8, 4, generator=generator)
-    parts = [(x[:4], y[:4]), (x[4:], y[4:])]
-    return why_separate(model, make_objective(loss or nn.MSELoss()), parts, (x, y))
+    both, *parts = (Few(np.arange(a, b), (x[a:b], y[a:b])) for a, b in ((0, 8), (0, 3), (3, 8)))
+    return look_at(model, make_objective(loss or nn.MSELoss()), parts, both, combined).separate
 
 
 class _Centred(nn.Module):
@@ -85,7 +134,7 @@ class _Counting(nn.Linear):
     ("model", "words"),
     [
         (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), r"1 \(BatchNorm1d\) looks at its batch"),
-        (nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)), "draws random numbers"),
+        (nn.Sequential(nn.Linear(4, 4), nn.RReLU()), r"1 \(RReLU\) draws random numbers of its own"),
         (_Centred(), "not the sum of their losses"),
         (_Counting(), "changes its buffers"),
     ],
@@ -97,7 +146,7 @@ def test_a_model_that_looks_at_its_batch_or_draws_is_found_out(model: nn.Module,
 
 
 def test_grains_of_a_plain_model_may_share_a_pass() -> None:
-    assert _why(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.LayerNorm(8), nn.Linear(8, 4))) is None
+    assert _why(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.LayerNorm(8), nn.Dropout(0.5), nn.Linear(8, 4))) is None
 
 
 def test_a_loss_that_does_not_add_up_is_found_out() -> None:
@@ -105,10 +154,29 @@ def test_a_loss_that_does_not_add_up_is_found_out() -> None:
 
 
 def test_trying_leaves_model_gradients_and_generator_as_they_were() -> None:
-    model = _Counting()
+    model = nn.Sequential(_Counting(), nn.Dropout(0.5).eval())
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     state = torch.get_rng_state()
     _why(model)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
     assert torch.equal(torch.get_rng_state(), state)
+    assert [part.training for part in model.modules()] == [True, True, False]
+
+
+def test_batch_normalisation_over_all_is_no_reason_and_leaves_no_trace() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4, track_running_stats=False))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert "looks at its batch" in (_why(model) or "")
+    assert _why(model, combined=True) is None
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_beside_batch_normalisation_over_all_dropout_is_no_reason() -> None:
+    assert _why(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)), combined=True) is None
+
+
+def test_beside_batch_normalisation_over_all_something_else_may_be_a_reason() -> None:
+    norm = nn.BatchNorm1d(4)
+    assert "sum of their losses" in (_why(nn.Sequential(norm, nn.Linear(4, 4), _Centred()), combined=True) or "")
+    assert "random numbers" in (_why(nn.Sequential(norm, nn.Linear(4, 4), nn.RReLU()), combined=True) or "")
