@@ -85,6 +85,8 @@ class Catalog:
         for entry in reversed(self.entries()):
             try:
                 checkpoint = read(entry.path)
+                if checkpoint.cursor.step != entry.step:
+                    raise CheckpointError(f"{entry.path} holds step {checkpoint.cursor.step}, which is not its name")
             except CheckpointError as error:
                 damaged.append(str(error))
                 on_damage(f"checkpoint {entry.name} is passed over: {error}")

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from shoal.cli import options
-from shoal.cli.teaching import print_examples
+from shoal.cli.completing import assignments as complete_assignments
+from shoal.cli.teaching import ScriptCommand, print_examples
 from shoal.cli.train import ConfigFile, Consistency, Epochs, Replicas, ScriptArgs, Seed, Servers, Steps, Strategy
 from shoal.core.config import flatten
 from shoal.core.errors import ConfigError
@@ -54,7 +54,7 @@ SCHEDULE = """\
 - {kind: kill-server, at_step: 90}          # SIGKILL of the process that holds server 0"""
 
 
-class DrillCommand(TyperCommand):
+class DrillCommand(ScriptCommand):
     """A command whose help ends with examples, the kinds of faults and a schedule."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -130,7 +130,11 @@ RunDir = Annotated[
 Assignments = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Any setting, for both runs. May be repeated.", rich_help_panel=_WHAT
+        "--set",
+        metavar="KEY=VALUE",
+        help="Any setting, for both runs. May be repeated.",
+        autocompletion=complete_assignments,
+        rich_help_panel=_WHAT,
     ),
 ]
 Json = Annotated[

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.core.errors import ConfigError
+from shoal.core.wrapping import for_stream
 
 if TYPE_CHECKING:
     from shoal.store.description import FleetDescription
@@ -110,11 +111,11 @@ def kvstore(
 
 
 def _say(words: str) -> None:
-    print(f"shoal: {words}", flush=True)
+    print(for_stream(f"shoal: {words}", sys.stdout), flush=True)
 
 
 def _to_stderr(words: str) -> None:
-    print(f"shoal: {words}", file=sys.stderr, flush=True)
+    print(for_stream(f"shoal: {words}", sys.stderr), file=sys.stderr, flush=True)
 
 
 def _print_json(directory: Path, found: FleetDescription) -> None:

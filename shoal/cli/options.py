@@ -13,7 +13,7 @@ import yaml
 from shoal.core.config import Config, Settings, flatten, resolve
 from shoal.core.consistency import parse
 from shoal.core.errors import ConfigError, UserError
-from shoal.strategies.names import check_name
+from shoal.strategies.names import check_name, check_pair
 
 Layer = tuple[str, Mapping[str, Any]]
 
@@ -45,6 +45,7 @@ def check(given: tuple[Layer, ...]) -> Config:
     """
     config = resolve(_SCRIPT, *given)
     check_name(config.strategy)
+    check_pair(config.hybrid)
     if not config.server.plugins:  # what they have is known to workers and servers only
         parse(config.server.consistency)
     return config

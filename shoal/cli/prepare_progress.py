@@ -7,6 +7,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from shoal.core.wrapping import for_stream
 from shoal.data.preparing.progress import Progress
 
 if TYPE_CHECKING:
@@ -116,4 +117,4 @@ class _Lines(ShownProgress):
         )
 
     def say(self, words: str) -> None:
-        print(f"shoal: {words}", file=sys.stderr, flush=True)
+        print(for_stream(f"shoal: {words}", sys.stderr), file=sys.stderr, flush=True)

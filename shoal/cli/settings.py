@@ -7,7 +7,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from shoal.core.aliases import said_of, setting_meant_by
 from shoal.core.config import Config
+from shoal.core.errors import ConfigError, nearest
 
 HELP = {
     "global_batch": "samples to a step, over all workers; the script states it",
@@ -16,6 +18,8 @@ HELP = {
     "seed": "decides initial weights, order of samples, dropout, augmentation",
     "grain": "samples that are computed together; the same for any number of workers",
     "passes": "grain: one pass for each grain; merged: several in one, where that is the same",
+    "statistics": "what batch normalisation looks at: a grain, or with global the whole batch, over all workers",
+    "draws": "dropout by sample, so that grains may share a pass, or by grain; auto: by sample where that can be told",
     "sums": "type in which gradients of grains are added up; float64 leaves no trace of their order",
     "layout": "how images lie in memory; auto tries channels_last where there are convolutions",
     "init": "initial parameters: keep what the script built, or the name of an initialisation",
@@ -33,6 +37,7 @@ HELP = {
     "eval_batch": "samples to a pass of an evaluation",
     "threads": "threads of each worker",
     "device": "where workers compute",
+    "compare": "whether workers compare samples, losses and parameters, which must be the same on all of them",
     "checkpoint.every": "save this often: '1 epoch', '50 steps', never",
     "checkpoint.keep_last": "newest checkpoints to keep",
     "checkpoint.keep_best": "best checkpoints to keep",
@@ -86,6 +91,11 @@ HELP = {
     "tensorboard": "write curves for TensorBoard into the run directory",
     "run_dir": "where the run is kept; the same directory again resumes it",
 }
+EXAMPLES = (
+    ("all of them", "shoal settings"),
+    ("those about checkpoints", "shoal settings checkpoint"),
+    ("what another framework calls so", "shoal settings batch_size"),
+)
 COMMON = (
     "epochs",
     "eval_every",
@@ -117,8 +127,18 @@ def choices_of(name: str) -> list[str]:
     return [str(word) for word in typing.get_args(annotation)] if typing.get_origin(annotation) is Literal else []
 
 
-def print_settings() -> None:
-    """A table of all settings on standard output."""
+def about(word: str) -> list[str]:
+    """The settings that `word` is about: by their names, by what they do, or by what others call them."""
+    sought = word.lower().replace("-", "_")
+    meant = setting_meant_by(word, HELP)
+    found = [name for name, text in HELP.items() if sought in name or sought in text.lower() or name == meant]
+    if not found:
+        raise ConfigError(f"no setting is about {word!r}: {said_of(word) or nearest(word, HELP)}")
+    return sorted(found, key=lambda name: (name != meant, sought not in name))
+
+
+def print_settings(word: str | None = None) -> None:
+    """A table of all settings, or of those that `word` is about, on standard output."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -128,10 +148,13 @@ def print_settings() -> None:
     table.add_column("setting", style="bold", no_wrap=True)
     table.add_column("default", no_wrap=True)
     table.add_column("what it does")
-    for name, text in HELP.items():
+    for name in HELP if word is None else about(word):
+        text = HELP[name]
         choices = choices_of(name)
         told = all(word in text for word in choices)
         table.add_row(name, default_of(name), Text(text if told else f"{text} ({', '.join(choices)})"))
     console = Console(highlight=False)
     console.print(table)
+    if word is not None and (said := said_of(word)) is not None:
+        console.print(f"{word}: {said}", soft_wrap=True, markup=False)
     console.print("Give them with --set name=value, in the file of --config, or in shoal.Trainer(...).")

@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 from shoal.cli import options
+from shoal.cli.completing import assignments as complete_assignments
+from shoal.cli.completing import values_of
 from shoal.comm.codecs.names import CODECS
 from shoal.core.errors import ConfigError
 from shoal.strategies.names import AUTO, STRATEGIES
@@ -47,6 +49,7 @@ Consistency = Annotated[
     typer.Option(
         metavar="bsp|ssp:N|asp",
         help="With servers: how far workers may drift apart; N tasks ahead of the slowest, or any number.",
+        autocompletion=values_of("server.consistency"),
         rich_help_panel=_HOW,
     ),
 ]
@@ -55,6 +58,7 @@ Strategy = Annotated[
     typer.Option(
         metavar="NAME",
         help=f"How the work is distributed: {', '.join([AUTO, *STRATEGIES])}.",
+        autocompletion=values_of("strategy"),
         rich_help_panel=_HOW,
     ),
 ]
@@ -64,6 +68,7 @@ Codec = Annotated[
         metavar="NAME",
         help=f"How gradients are packed, for slow links: {', '.join(CODECS)}, or auto (measures, then picks). "
         "topk:0.05 and powersgd:2 say how much; what is left out is sent later.",
+        autocompletion=values_of("comm.codec"),
         rich_help_panel=_HOW,
     ),
 ]
@@ -73,6 +78,7 @@ Encrypt = Annotated[
         metavar="auto|on|off",
         help="Between hosts, auto encrypts all but the ports that gloo opens, which it cannot; on refuses a run that "
         "would need those; off leaves traffic with servers plain, though authenticated.",
+        autocompletion=values_of("comm.encrypt"),
         rich_help_panel=_HOW,
     ),
 ]
@@ -82,6 +88,7 @@ Once = Annotated[
         metavar="on|off",
         help="off accepts data from a stream that is not the same each time it is read; nobody can say then that every "
         "sample was used exactly once.",
+        autocompletion=values_of("loader.once"),
         rich_help_panel=_HOW,
     ),
 ]
@@ -100,7 +107,10 @@ MaxRestarts = Annotated[
 OnError = Annotated[
     str | None,
     typer.Option(
-        metavar="stop|continue", help="An exception ends the run, or that worker only.", rich_help_panel=_SURVIVES
+        metavar="stop|continue",
+        help="An exception ends the run, or that worker only.",
+        autocompletion=values_of("elastic.on_error"),
+        rich_help_panel=_SURVIVES,
     ),
 ]
 Listen = Annotated[
@@ -144,6 +154,7 @@ Assignments = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="Any setting, such as clip.norm=1.0 or checkpoint.every='50 steps'. May be repeated.",
+        autocompletion=complete_assignments,
         rich_help_panel=_WHAT,
     ),
 ]

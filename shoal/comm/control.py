@@ -22,15 +22,17 @@ _BROKEN, _STOP, _ABORTED = 0, 1, 2
 _LATELY, _LATELY_WORDS = 3, 5  # of the views that broke lately: neighbours have different words
 _HEADER_WORDS = 8
 _WORDS_PER_SEAT = 8
-_STEP, _PHASE, _VIEW, _TICKS, _WAITING, _STEPS_DONE = range(6)
+_STEP, _PHASE, _VIEW, _TICKS, _WAITING, _STEPS_DONE, _UNHEARD = range(7)
 PAGE_BYTES = 65536  # room for 1023 workers
+_RANKS = 1 << 16  # more than a view can have
 MAX_WORKERS = PAGE_BYTES // 8 // _WORDS_PER_SEAT - 1
 
 
 @dataclass(frozen=True)
 class Reading:
     """What can be seen of a worker in its seat. `ticks` grows with everything it does; `waiting`: it waits for others
-    in a collective operation; `steps_done`: since it took the seat; `view`: the one it is in, 0 for none."""
+    in a collective operation; `steps_done`: since it took the seat; `view`: the one it is in, 0 for none. `unheard`:
+    the rank, in that view, of a worker on another host that does not get what it sends; None: there is none."""
 
     step: int
     phase: str
@@ -38,6 +40,7 @@ class Reading:
     ticks: int
     waiting: bool
     steps_done: int
+    unheard: int | None = None
 
 
 class ControlPage:
@@ -118,6 +121,11 @@ class ControlPage:
         """The worker in `seat` begins or ends to wait for others."""
         self._words[self._base(seat) + _WAITING] = waiting
 
+    def unheard(self, seat: int, view: int, rank: int | None) -> None:
+        """The worker in `seat` is not heard by the one that has this rank in this view; None: it is heard by all, as
+        far as it knows."""
+        self._words[self._base(seat) + _UNHEARD] = 0 if rank is None else view * _RANKS + rank + 1
+
     def progress(self, seat: int) -> tuple[int, str]:
         """The step and phase that the worker in `seat` was in last."""
         base = self._base(seat)
@@ -134,6 +142,7 @@ class ControlPage:
             ticks=words[_TICKS],
             waiting=bool(words[_WAITING]),
             steps_done=words[_STEPS_DONE],
+            unheard=words[_UNHEARD] % _RANKS - 1 if words[_UNHEARD] // _RANKS == words[_VIEW] > 0 else None,
         )
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from torch._C._distributed_c10d import Store
 
 from shoal.comm.control import ControlPage
 from shoal.comm.peer_sockets import PeerSockets, listening_ports, socket_inodes
+from shoal.comm.unheard import Unheard
 from shoal.core.errors import ConfigError, PeerLost, ShoalError
 from shoal.core.teams import Part
 from shoal.core.world import Member, View
@@ -51,18 +52,21 @@ def connect_gloo(
     """
     limit_s = min(timeout_s, CONNECT_S)
     until = time.monotonic() + limit_s
-    meeting = _MeetingStore(store, until)
+    meeting, unheard = _MeetingStore(store, until), Unheard(view, part, member, control)
     result: Future[Connected] = Future()
     threading.Thread(
         target=_run, args=(result, part, member, meeting, limit_s), name="shoal-connect", daemon=True
     ).start()
     try:
         while not _done_within(result, _GLANCE_S):
+            unheard.look(time.monotonic())
             if control.broken(view.number):
                 raise PeerLost(f"view {view.number} was broken while its members were connecting")
             if time.monotonic() > until + limit_s + _LATE_S:  # by now gloo should have given up itself
                 raise _not_connected(part, meeting, "no answer", limit_s)
-        return result.result()
+        connected = result.result()
+        unheard.heard()
+        return connected
     except BaseException:
         meeting.given_up.set()
         result.add_done_callback(_discard)

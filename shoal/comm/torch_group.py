@@ -24,6 +24,7 @@ from shoal.comm.control import ControlPage
 from shoal.comm.gloo import Connected, connect_gloo
 from shoal.comm.group import BucketReducer, BucketSpec, Group
 from shoal.comm.peer_sockets import PeerSockets, socket_inodes
+from shoal.comm.unheard import Unheard
 from shoal.core.errors import CollectiveTimeout, PeerLost, ShoalError
 from shoal.core.teams import Part
 from shoal.core.world import Member, View
@@ -58,6 +59,7 @@ class TorchGroup(Group):
         self._number, self._seat = view.number, member.seat
         self._device = torch.device(device)
         self._arrivals = Arrivals(view, part, member, control)
+        self._unheard = Unheard(view, part, member, control)
         self._works: list[dist.Work] = []  # started and not completed
         self._failed = self._closed = False
         limit = timedelta(seconds=timeout_s + _GLOO_MARGIN_S)
@@ -181,9 +183,11 @@ class TorchGroup(Group):
                 if self._control.broken(self._number) and not work.is_completed():
                     raise PeerLost(f"view {self._number} was broken during {what}")
                 elapsed_s = time.monotonic() - since
+                self._unheard.look(since + elapsed_s)
                 if elapsed_s > self._timeout_s:
-                    raise CollectiveTimeout(what, self._arrivals.missing(number), elapsed_s)
+                    raise self._overdue(what, number, elapsed_s)
             self._works.remove(work)
+            self._unheard.heard()
         except BaseException:
             self._failed = True
             self.interrupt()
@@ -208,8 +212,13 @@ class TorchGroup(Group):
             if self._control.broken(self._number) or any(word in message for word in _LOST):
                 raise PeerLost(f"a worker was lost during {what}: {_first_line(error)}") from error
             if "timed out" in message or "timeout" in message:
-                raise CollectiveTimeout(what, self._arrivals.missing(number), time.monotonic() - since) from error
+                raise self._overdue(what, number, time.monotonic() - since) from error
             raise
+
+    def _overdue(self, what: str, number: int, elapsed_s: float) -> CollectiveTimeout:
+        if self._unheard.rank is not None:
+            return CollectiveTimeout(what, [self._unheard.rank], elapsed_s, unheard=True)
+        return CollectiveTimeout(what, self._arrivals.missing(number), elapsed_s)
 
     def _flat(self, tensor: Tensor) -> Tensor:
         """The tensor's values in a row on the group's device: its own memory where that is possible."""

@@ -95,7 +95,8 @@ class Membership:
         evict = {key: roster.out[key] for key, owner in roster.evict.items() if owner == agent}
         over = any(one.status.home and one.status.leaving for one in roster.agents.values())
         view = self.view if self.view.number else None
-        return AgentWord(evict, roster.targets().get(agent), view, over, dict(roster.lost))
+        unheard = roster.unheard(self.view.members)
+        return AgentWord(evict, roster.targets().get(agent), view, over, dict(roster.lost), unheard)
 
     # how views follow each other
 

@@ -117,12 +117,15 @@ _VALUE = octets(1 << 16)
 _STEP = number(0, 1 << 53)
 _PHASE = choice((*PHASES, UNKNOWN))
 
+_RANK = number(0, 4096)
+
 _NOTE = record(
-    WorkerNote, pid=_PID, alive=flag, ended=flag, cause=_LINE, preempted=flag, step=_STEP, phase=_PHASE
+    WorkerNote, pid=_PID, alive=flag, ended=flag, cause=_LINE, preempted=flag, step=_STEP, phase=_PHASE,
+    unheard=fields.optional(_RANK),
 )  # fmt: skip
 _LOSS = record(Loss, cause=_LINE, step=_STEP, phase=_PHASE)
 _MEMBER = record(
-    Member, role=text(16), rank=number(0, 4096), host=_NAME, pid=_PID, key=_KEY, agent=text(64), seat=number(0, 4096),
+    Member, role=text(16), rank=_RANK, host=_NAME, pid=_PID, key=_KEY, agent=text(64), seat=number(0, 4096),
     address=_NAME,
 )  # fmt: skip
 _VIEW = fields.optional(record(View, number=_VIEW_NUMBER, members=array(_MEMBER, 4096)))
@@ -157,7 +160,7 @@ _REPLIES: dict[str, Callable[[Any], Any]] = {
     ),
     "agent-word": record(
         AgentWord, evict=mapping(_KEY, _LINE, 4096), target=fields.optional(number(0, 4096)), view=_VIEW, over=flag,
-        lost=mapping(_KEY, _LOSS, 4096),
+        lost=mapping(_KEY, _LOSS, 4096), unheard=mapping(_KEY, _RANK, 4096),
     ),
     "answer": fields.anything,
     "refused": record(Refused, reason=_LINE),

@@ -108,6 +108,15 @@ class Roster:
         agent = self.agents.get(known.status.agent) if known is not None else None
         return agent.status.workers.get(key) if agent is not None else None
 
+    def unheard(self, members: tuple[Member, ...]) -> dict[str, int]:
+        """Who of `members`, by key, is not heard by which other, by rank."""
+        notes = {member.key: self.note(member.key) for member in members}
+        return {
+            key: note.unheard
+            for key, note in notes.items()
+            if note is not None and not note.ended and note.unheard is not None and note.unheard < len(members)
+        }
+
     def at_door(self) -> list[WorkerStatus]:
         """All that wait at the door of any fit, by arrival."""
         waiting = [one for one in self.workers.values() if one.status.state == "door"]
@@ -186,7 +195,7 @@ class Roster:
 
 def _essence(status: AgentStatus) -> object:
     """What of an agent's status matters to others: not that it vouches for its workers, at every beat."""
-    notes = {key: (note.pid, note.ended) for key, note in status.workers.items()}
+    notes = {key: (note.pid, note.ended, note.unheard) for key, note in status.workers.items()}
     return status.home, status.capacity, status.leaving, notes
 
 

@@ -63,7 +63,8 @@ class WorkerWord:
 class WorkerNote:
     """What an agent says of a worker that it has started. `alive`: the process computes, as seen from outside
     (it used the processor since the last look), though it may be unable to say so itself. Once `ended`, `cause` says
-    how, in one line. `step` and `phase`: where it was at the last look, or when it ended."""
+    how, in one line. `step` and `phase`: where it was at the last look, or when it ended. `unheard`: the rank, in the
+    newest view, of a worker that does not get what this one sends."""
 
     pid: int
     alive: bool = False
@@ -72,6 +73,7 @@ class WorkerNote:
     preempted: bool = False  # it was told to go, by SIGTERM or by its host's end
     step: int = 0
     phase: str = UNKNOWN
+    unheard: int | None = None
 
 
 @dataclass(frozen=True)
@@ -100,10 +102,12 @@ class Loss:
 class AgentWord:
     """What the coordinator says to an agent. `evict`: workers that are out, with the cause: kill them. `target`: how
     many workers the agent should run now. `view`: the current view, for whoever reports. `over`: the run has ended.
-    `lost`: the workers of any host that were lost last."""
+    `lost`: the workers of any host that were lost last. `unheard`: members of the view who are not heard by another,
+    with that one's rank."""
 
     evict: Mapping[str, str] = field(default_factory=dict)
     target: int | None = None
     view: View | None = None
     over: bool = False
     lost: Mapping[str, Loss] = field(default_factory=dict)
+    unheard: Mapping[str, int] = field(default_factory=dict)

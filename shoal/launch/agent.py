@@ -20,6 +20,7 @@ from typing import Any
 
 from shoal.comm.control import MAX_WORKERS, ControlPage
 from shoal.core.errors import ConfigError
+from shoal.core.world import Member
 from shoal.elastic.keys import ClientKeys
 from shoal.elastic.link import Link
 from shoal.elastic.status import AgentStatus, AgentWord, WorkerNote
@@ -27,12 +28,20 @@ from shoal.launch.crew import Hand, Terminal, spec_of
 from shoal.launch.decisions import Abort, Decision, Send, Start, Tell
 from shoal.launch.elsewhere import Elsewhere, LostElsewhere
 from shoal.launch.examination import Examination
-from shoal.launch.failure import Account, Casualty, account_of_freeze, account_of_hang, silence_s
+from shoal.launch.failure import (
+    Account,
+    Casualty,
+    account_of_freeze,
+    account_of_hang,
+    account_of_standstill,
+    silence_s,
+)
 from shoal.launch.hang import HangJudge
 from shoal.launch.job import Job, Post
 from shoal.launch.memory import OutOfMemory
 from shoal.launch.nursery import Exited, Forked, Nursery
 from shoal.launch.output import WorkerLog
+from shoal.launch.stillness import Sight, Stillness
 from shoal.launch.supervisor import Stage, Supervisor
 from shoal.launch.vitals import look_at
 
@@ -73,6 +82,8 @@ class Agent:
         self.on_report: Report = lambda hand, message: None
         self.on_tell: Callable[[Tell], None] = lambda tell: None
         self.on_lost_elsewhere: Callable[[LostElsewhere], None] = lambda lost: None
+        self.on_left_elsewhere: Callable[[Member], None] = lambda member: None
+        self.on_links: Callable[[AgentWord], None] = lambda word: None
         self._elsewhere = Elsewhere(place.name)
         self.link: Link | None = None
         self.leaving = False  # said to the coordinator
@@ -86,6 +97,7 @@ class Agent:
         self._sent: AgentStatus | None = None  # used by the link's thread alone
         self._out_of_memory = OutOfMemory(time.monotonic())
         self._judge = HangJudge(job.elastic.hang_s, job.elastic.hang_steps, job.elastic.start_s)
+        self._stillness, self._relieved = Stillness(), False  # of a run that was asked to stop
         self._examination = Examination()
         self._condemned: dict[int, float] = {}  # whose stack is being taken, and until when
         selector.register(self._examination, selectors.EVENT_READ, self._on_stacks)
@@ -172,8 +184,11 @@ class Agent:
             hand = next((hand for hand in self.crew.values() if hand.key == key), None)
             if hand is not None and hand.code is None:
                 self._evict_frozen(hand, why)
+        for member in self._elsewhere.left(word):
+            self.on_left_elsewhere(member)
         for lost in self._elsewhere.hear(word):
             self.on_lost_elsewhere(lost)
+        self.on_links(word)
         if word.view is not None:
             self.supervisor.elsewhere = sum(1 for one in word.view.members if one.agent != self.place.name)
         if word.target is not None:
@@ -209,16 +224,52 @@ class Agent:
                 continue
             hand.alive = hand.pulse.feel(look_at(hand.pid), now_s)
         self._judge_progress(now_s)
+        if self.supervisor.stage == Stage.STOPPING and not self.supervisor.elsewhere:
+            self._judge_stopping(now_s)
         self.say()
 
-    def _judge_progress(self, now_s: float) -> None:
-        """Put out who has not got on for too long, of those who have something to do."""
+    def _busy(self) -> dict[str, Hand]:
+        """Those who have something to do, and are not stopped by somebody."""
         busy: dict[str, Hand] = {}
         for hand in self.crew.values():
             reading = self._control.reading(hand.seat)
             at_leisure = reading.view == 0 or reading.phase in _AT_LEISURE or hand.pulse.state in ("T", "t")
             if not hand.ended and hand.pid and not at_leisure:
                 busy[hand.key] = hand
+        return busy
+
+    def _judge_stopping(self, now_s: float) -> None:
+        """The user waits for the end of the run. Where it has come to a standstill, who is stuck is ended, so that the
+        others come to the end of the step and save; where that is of no use, all are."""
+        busy, sights = self._busy(), dict[str, Sight]()
+        for key, hand in busy.items():
+            vitals = look_at(hand.pid)
+            if vitals is not None:
+                sights[key] = Sight(self._control.reading(hand.seat), vitals.computed_s, vitals.state == "D")
+        able = (self.crew[number] for number in self.supervisor.able if number in self.crew)
+        present = [
+            one for one in able if self._control.reading(one.seat).view > 0 and one.pulse.state not in ("T", "t")
+        ]
+        if len(sights) < len(present):  # somebody is at the end, where no step is
+            self._stillness = Stillness()
+            return
+        stuck = self._stillness.observe(now_s, sights, self._judge.step_s)
+        if stuck is None:
+            return
+        numbers = [busy[hung.key].number for hung in stuck]
+        if numbers and not self._relieved and self.supervisor.goes_on_without(numbers):
+            self._relieved = True  # once: what would hold the others up as well is not waited for
+            for hung in stuck:
+                account = account_of_standstill(hung.seconds, hung.phase)
+                self._evict(busy[hung.key], account, now_s - hung.seconds)
+            return
+        ranks = ", ".join(f"worker {self.supervisor.workers[number].rank}" for number in numbers)
+        at = f"at step {stuck[0].step} ({stuck[0].phase})" if stuck else "all workers wait for one another"
+        self.supervisor.on_stuck(f"{ranks} on {self.place.host}: no progress {at}" if stuck else at)
+
+    def _judge_progress(self, now_s: float) -> None:
+        """Put out who has not got on for too long, of those who have something to do."""
+        busy = self._busy()
         for hung in self._judge.observe(now_s, {key: self._control.reading(one.seat) for key, one in busy.items()}):
             hand = busy[hung.key]
             if self.supervisor.workers[hand.number].done_s is None:
@@ -290,7 +341,8 @@ class Agent:
         # whoever has taken its seat since has overwritten what is there
         step, phase = (state.step, state.phase) if hand.ended else self._control.progress(hand.seat)
         cause = "".join(letter if letter.isprintable() else " " for letter in hand.cause)[:1000]
-        return WorkerNote(hand.pid, hand.alive, hand.ended, cause, state.departed, step, phase)
+        unheard = None if hand.ended else self._control.reading(hand.seat).unheard
+        return WorkerNote(hand.pid, hand.alive, hand.ended, cause, state.departed, step, phase, unheard)
 
     def casualty(self, number: int, account: Account) -> Casualty:
         """What is known of a worker's end."""

@@ -1,4 +1,5 @@
-"""What a launcher learns of workers on other hosts: their agents hold them, the coordinator tells of their losses."""
+"""What a launcher learns of workers on other hosts: their agents hold them, the coordinator tells who is lost, and its
+views who has gone."""
 
 from __future__ import annotations
 
@@ -47,12 +48,14 @@ class LostElsewhere:
 
 
 class Elsewhere:
-    """Follows the coordinator's words to the agent `name`, and finds the losses in them that are not its own."""
+    """Follows the coordinator's words to the agent `name`, and finds in them which workers of other agents are lost or
+    have left."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._members: dict[str, tuple[Member, View]] = {}
         self._told: set[str] = set()
+        self._view = 0
 
     def hear(self, word: AgentWord) -> list[LostElsewhere]:
         """Members of other hosts that are lost, each once."""
@@ -62,8 +65,23 @@ class Elsewhere:
                 member, view = self._members[key]
                 found.append(LostElsewhere(member, loss, view.number, view.size))
                 self._told.add(key)
-        if word.view is not None:
+        if word.view is not None and word.view.number >= self._view:
+            self._view = word.view.number
             for member in word.view.members:
                 if member.agent != self._name:
                     self._members[member.key] = member, word.view
         return found
+
+    def left(self, word: AgentWord) -> list[Member]:
+        """Members of other hosts that a newer view is without, though nobody says that they are lost. Each once; to be
+        asked before `hear` has heard the same word."""
+        if word.view is None or word.view.number <= self._view or word.over:
+            return []
+        there = {member.key for member in word.view.members}
+        gone = [
+            member
+            for key, (member, view) in self._members.items()
+            if view.number == self._view and key not in there | self._told and key not in word.lost
+        ]
+        self._told |= {member.key for member in gone}
+        return gone

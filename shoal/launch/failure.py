@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shoal.core.errors import CollectiveTimeout, DiskError, PeerLost, ShoalError
+from shoal.core.errors import CollectiveTimeout, DiskError, NonFiniteLoss, PeerLost, ShoalError
 from shoal.launch.frames import user_traceback
 
 Kind = Literal["user", "disk", "exception", "exit", "ended", "signal", "frozen", "hang", "peer"]
 _MESSAGE_LIMIT = 100_000
+_BEFORE = ("start", "meet", "compare")  # the phases before the first step
 _SILENT = re.compile(r"for ([\d.]+) s")
 # what the kernel sends a process for what it has done itself
 _OWN_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS})
@@ -27,7 +28,8 @@ class Account:
     without frames, too), ``exception`` (with the user's frames), ``exit`` (the script left with a status), ``ended``
     (the process did, without a word), ``signal`` (it was killed), ``frozen`` (it gave no sign of life), ``hang`` (it
     made no progress), ``peer`` (it ended only because another did).
-    `from_within`: the worker has done it itself, and would again in the same place.
+    `from_within`: the worker has done it itself, and would again in the same place. `again`: the same command, run
+    again, may end otherwise.
     """
 
     kind: Kind
@@ -35,6 +37,7 @@ class Account:
     cause: str
     status: int = 1
     from_within: bool = True
+    again: bool = True
 
     def to_message(self) -> dict[str, Any]:
         return {"type": "failed", **vars(self)}
@@ -43,7 +46,8 @@ class Account:
     def from_message(message: Mapping[str, Any]) -> Account:
         kind, status = message.get("kind", "exception"), int(message.get("status") or 1)
         text = str(message.get("message", ""))
-        return Account(kind, text, str(message.get("cause") or _last_line(text)), status)
+        cause = str(message.get("cause") or _last_line(text))
+        return Account(kind, text, cause, status, again=bool(message.get("again", True)))
 
 
 def account_of(error: BaseException) -> Account | None:
@@ -51,13 +55,13 @@ def account_of(error: BaseException) -> Account | None:
     if isinstance(error, SystemExit):
         return _account_of_exit(error)
     text = str(error)[:_MESSAGE_LIMIT]
-    if isinstance(error, PeerLost | CollectiveTimeout):
+    if isinstance(error, PeerLost | CollectiveTimeout) or (isinstance(error, NonFiniteLoss) and error.elsewhere):
         return Account("peer", text, text)
     if isinstance(error, DiskError):
         return Account("disk", text, _first_line(text), error.exit_status)
     if isinstance(error, ShoalError):
         kind: Kind = "user" if error.exit_status == 2 else "exception"
-        return Account(kind, text, _first_line(text), error.exit_status)
+        return Account(kind, text, _first_line(text), error.exit_status, again=error.again)
     cause = f"{type(error).__name__}: {_first_line(text)}".removesuffix(": ")
     return Account("exception", user_traceback(error)[-_MESSAGE_LIMIT:], cause)
 
@@ -122,6 +126,13 @@ def account_of_hang(seconds: float, phase: str, allowed: str) -> Account:
     return Account("hang", f"{cause}. If a step may take that long, raise {allowed}.", cause)
 
 
+def account_of_standstill(seconds: float, phase: str) -> Account:
+    """The account of a process that does not come to the end of its step, though the run was asked to stop. Nobody has
+    said that it may not take so long; but somebody waits for the end."""
+    cause = f"no progress for {seconds:.0f} s in {phase} after the run was asked to stop"
+    return Account("hang", cause, cause, from_within=False)
+
+
 @dataclass(frozen=True)
 class Casualty:
     """An account, and where its worker was: as what rank of how many, in which view and step, doing what. `failed_s`:
@@ -160,13 +171,41 @@ def _render(group: list[Casualty], workers: int, host: str, words: str) -> str:
     if first.account.kind == "user":
         return f"shoal: error: {first.account.message}"
     others = f" (and {len(group) - 1} other{'s' if len(group) > 2 else ''})" if len(group) > 1 else ""
-    heading = f"shoal: worker {first.rank}{others} of {first.size or workers} on {host} failed {where(first)}"
+    who = f"worker {first.rank}{others}{of(first.rank, first.size or workers)}"
+    heading = f"shoal: {who} on {host} failed {where(first)}"
     parts = [heading, first.account.message]
     if first.stack:
-        parts.append("its stack, taken from outside (innermost last):\n" + first.stack)
+        parts.append(_stack(first))
     elif words and first.account.kind in ("signal", "exit", "ended", "frozen", "hang"):
         parts.append(words)
     return "\n\n".join(parts)
+
+
+def lost(one: Casualty, workers: int, host: str, follows: str) -> str:
+    """One line for a worker that the run goes on without, where what ended it came from outside: nothing in its program
+    or output would explain it. Its stack, where one was taken, stands below."""
+    who = f"worker {one.rank}{of(one.rank, one.size or workers)}"
+    line = f"shoal: {who} on {host} was lost {where(one)}: {one.account.cause}"
+    line = f"{line}; {follows}" if follows else line
+    return f"{line}\n\n{_stack(one)}" if one.stack else line
+
+
+def _stack(one: Casualty) -> str:
+    return "its stack, taken from outside (innermost last):\n" + one.stack
+
+
+def of(rank: int, size: int) -> str:
+    """How many there are, after a worker's number; a replacement that never took part is none of them."""
+    return f" of {size}" if rank < size else ", a replacement,"
+
+
+def may_go_on(casualties: Mapping[int, Casualty]) -> bool:
+    """Whether the same command, run again, may get further than these workers did. What a program does before its first
+    step it does again, checkpoint or not; what happened to it later, or from outside, may have been mended."""
+    return all(
+        one.account.again and not (one.step == 0 and one.phase in _BEFORE and one.account.kind in ("exception", "exit"))
+        for one in causes(casualties)
+    )
 
 
 def where(one: Casualty) -> str:

@@ -49,10 +49,14 @@ class HangJudge:
         self._steps: deque[float] = deque(maxlen=_RECENT)
 
     @property
+    def step_s(self) -> float:
+        """How long a step takes: the median of recent ones, 0 before there are any."""
+        return statistics.median(self._steps) if self._steps else 0.0
+
+    @property
     def limit_s(self) -> float:
         """How long a worker that has done a step may go without progress."""
-        median_s = statistics.median(self._steps) if self._steps else 0.0
-        return max(self._hang_s, self._hang_steps * median_s)
+        return max(self._hang_s, self._hang_steps * self.step_s)
 
     def observe(self, now_s: float, readings: Mapping[str, Reading]) -> list[Hung]:
         """Take in what the seats of all running workers show at `now_s` and return those that hang, the longest first.

@@ -12,8 +12,10 @@ import os
 import selectors
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shoal.comm.control import MAX_WORKERS, ControlPage
 from shoal.core.errors import ConfigError, ShoalError, UserError
@@ -22,11 +24,13 @@ from shoal.elastic.link import Link
 from shoal.elastic.messages import StoreGet
 from shoal.elastic.status import AgentWord
 from shoal.launch.agent import Agent, Place
+from shoal.launch.crew import Hand
 from shoal.launch.interfaces import Endpoint, remote_endpoint, route_to
 from shoal.launch.interrupts import Interrupts
 from shoal.launch.job import Job
 from shoal.launch.nursery import Nursery, Ready, ZygoteLost
 from shoal.launch.offer import STORE_KEY, Offer, job_of
+from shoal.launch.session import WARNING
 from shoal.launch.supervisor import Stage
 from shoal.launch.telling import Teller, say
 
@@ -123,7 +127,7 @@ class _Stay:
         self._agent = Agent(place, job, nursery, control, self._selector, workers)
         self._supervisor = self._agent.supervisor
         self._teller = Teller(job, self._agent)
-        self._agent.on_tell = self._teller.tell
+        self._agent.on_tell, self._agent.on_report = self._teller.tell, self._on_report
         self._forked = False
         self._why = ""  # it ends, if that is no fault of its workers
         self._status = 0
@@ -184,6 +188,10 @@ class _Stay:
             f"shoal: joins the run at {self._invited.endpoint} with {len(self._supervisor.workers)} worker{several} on "
             f"{self._agent.place.host} ({self._agent.place.reach}); Ctrl-C leaves it at the end of a step"
         )
+
+    def _on_report(self, hand: Hand, message: Mapping[str, Any]) -> None:
+        if message.get("type") == WARNING:
+            say(f"shoal: {message['message']}")
 
     def _on_interrupt(self) -> None:
         for _ in self._interrupts.take():

@@ -24,6 +24,7 @@ from shoal.launch.agent import Agent, Place
 from shoal.launch.coordination import Coordination
 from shoal.launch.crew import Hand, Terminal
 from shoal.launch.decisions import RequestStop
+from shoal.launch.descriptors import provide_descriptors
 from shoal.launch.evaluating import Evaluators
 from shoal.launch.interrupts import Interrupts
 from shoal.launch.job import Job, Outcome
@@ -33,6 +34,7 @@ from shoal.launch.parcel import pack
 from shoal.launch.rundir import RunDir
 from shoal.launch.scaling import RESIZE, key_file
 from shoal.launch.servers import WANTED, Servers
+from shoal.launch.session import WARNING
 from shoal.launch.supervisor import STOP_S, Stage
 from shoal.launch.telling import Teller, say, short
 
@@ -48,6 +50,7 @@ class Launcher:
     def __init__(self, job: Job, nursery: Nursery | None = None) -> None:
         if job.workers > MAX_WORKERS:
             raise ConfigError(f"workers={job.workers}: at most {MAX_WORKERS} are possible on one host")
+        provide_descriptors(job.workers)
         self._job = job
         self._nursery = nursery
 
@@ -79,6 +82,8 @@ class _Watch:
         self._teller = Teller(job, self._agent)
         self._agent.on_report, self._agent.on_tell = self._on_report, self._teller.tell
         self._agent.on_lost_elsewhere = self._teller.lost_elsewhere
+        self._agent.on_left_elsewhere = self._teller.left_elsewhere
+        self._agent.on_links = self._teller.links
         self._coordination = Coordination(job, nursery, self._agent, self._selector) if job.survives else None
         self._servers: Servers | None = None
         if self._coordination is not None:
@@ -231,6 +236,8 @@ class _Watch:
         elif kind == RESIZE and self._coordination is not None:
             self._coordination.scale(int(message["workers"]))
             say(f"shoal: {message['reason']}")
+        elif kind == WARNING:
+            self._teller.warn(str(message["message"]))
         elif kind == "finished" and "fit" in message:
             self._evaluators.run_over(int(message["fit"]))
         elif kind == "resumed" and self._teller.record is not None:
@@ -254,7 +261,7 @@ class _Watch:
             status, words = 1, f"shoal: {self._lost}, and the workers with it"
             failed = supervisor.summary is None
         elif supervisor.ended_at_once or supervisor.overdue:
-            late = f" (it did not stop within {STOP_S:.0f} s)" if supervisor.overdue else ""
+            late = f" ({supervisor.stuck or f'it did not stop within {STOP_S:.0f} s'})" if supervisor.overdue else ""
             words = f"shoal: ended at once, without saving{late}"
         elif supervisor.failures or supervisor.too_few:
             words, failed = self._teller.failure(), True
@@ -264,8 +271,10 @@ class _Watch:
         summary = self._conclude(failed)
         if failed and record is not None and record.problem:
             words += f"\n\nshoal: this could not be noted in the run directory: {record.problem}"
-        mistake = status == 2 and words.startswith("shoal: error")
-        if words and record is not None and not mistake:
+        if failed and record is not None and record.kept is not None and not self._teller.mistaken:
+            file = short(record.run_dir.summary_file)
+            words += f"\n\nshoal: {file} is still that of the run before ({record.kept}), until this one has a result"
+        if words and record is not None and (supervisor.too_few or self._teller.may_go_on):
             place = short(self._resume_dir or record.run_dir.path)
             words += (
                 f"\n\nshoal: the same command with --run-dir {place} goes on from the last checkpoint (if there is one)"

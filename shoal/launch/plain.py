@@ -17,6 +17,7 @@ from typing import Any
 
 from shoal.core.errors import UserError, WorkerFailed
 from shoal.core.seeds import init_seed
+from shoal.core.wrapping import for_stream
 
 _UNSEEDED_FROM = 1 << 32  # PyTorch's own start value has 53 random bits; people choose small seeds
 
@@ -34,7 +35,8 @@ def settle_plain_process() -> None:
             previous(kind, error, traceback)
             return
         # what a worker's failure says begins with who failed, and has the user's frames
-        print(error if isinstance(error, WorkerFailed) else f"shoal: error: {error}", file=sys.stderr)
+        words = str(error) if isinstance(error, WorkerFailed) else f"shoal: error: {error}"
+        print(for_stream(words, sys.stderr), file=sys.stderr)
         if not hasattr(sys, "ps1") and not sys.flags.interactive:  # at a prompt, life goes on
             sys.exit(error.exit_status)
 

@@ -12,9 +12,9 @@ from shoal.core.events import Event, Fault, MemberLost
 from shoal.core.world import Member
 from shoal.launch.failure import Casualty
 from shoal.launch.reserve import Reserve
-from shoal.launch.rundir import RunDir
+from shoal.launch.rundir import FAILED, RunDir
 
-TERMINAL = frozenset({"completed", "stopped", "interrupted", "failed"})
+TERMINAL = frozenset({"completed", "stopped", "interrupted", FAILED})
 
 
 @dataclass
@@ -100,14 +100,16 @@ class Record:
 
     def conclude(self, failed: bool, workers: int) -> dict[str, Any] | None:
         """Enter all faults in the summary, once, at the end of the run, and return it. A run that has `failed` gets one
-        in any case; one in which the first worker has stated the end itself keeps that."""
+        in any case (but the result of an earlier run in the directory stays: `RunDir.write_summary`); one in which the
+        first worker has stated the end itself keeps that."""
         self.make_room()
         summary = self.summary()
         faults = self.faults()
         if summary is None and not failed:
             return None
         if failed and (summary is None or summary.get("status") not in TERMINAL):
-            summary = {"workers": workers, **(summary or {}), "status": "failed"}
+            earlier = {"faults": self._of_failures()} if summary is None else {}
+            summary = {"workers": workers, **earlier, **(summary or {}), "status": FAILED}
         elif not faults:
             return summary
         assert summary is not None
@@ -117,3 +119,15 @@ class Record:
         except ShoalError as error:
             self.problem = str(error)
         return summary
+
+    def _of_failures(self) -> list[Any]:
+        """The faults of attempts in this directory that failed before this one, and after the last that did not."""
+        with_result = (self.run_dir.summary() or {}).get("faults", []) if self.run_dir.has_result else []
+        return self.run_dir.faults()[len(with_result) :]
+
+    @property
+    def kept(self) -> str | None:
+        """The status of an earlier run whose result the directory still has, because this one has come to none."""
+        if self.summary() is not None or not self.run_dir.has_result:
+            return None
+        return str((self.run_dir.summary() or {}).get("status"))

@@ -21,6 +21,7 @@ from shoal.core.config import MAY_CHANGE_ON_RESUME, Config, flatten
 from shoal.core.errors import DiskError, RunDirError
 from shoal.core.events import Event
 
+FAILED = "failed"  # the status of a run that has ended by a fault
 # what a launcher that other hosts join puts there before the script has run
 _BEFORE_A_RUN = frozenset({"logs", "key", "coordinator.json", "coordinator.jsonl"})
 
@@ -49,6 +50,7 @@ class RunDir:
         self.config_file = self.path / "config.yaml"
         self.events_file = self.path / "events.jsonl"
         self.summary_file = self.path / "summary.json"
+        self.failure_file = self.path / "failure.json"
         self.checkpoints = self.path / "checkpoints"
         self.logs = self.path / "logs"
 
@@ -57,14 +59,15 @@ class RunDir:
         return self.config_file.exists()
 
     def create(self, config: Config, script: str | None) -> None:
-        """Make the directory, or open one that belongs to the same script and configuration. Saves `config`."""
+        """Make the directory and save `config` in it, or open one that belongs to the same script and configuration.
+        That keeps the configuration it has until `keep`: what ends before it has begun leaves no trace."""
+        _refuse_unreadable(self.path)
         if self.exists:
             self._refuse_other(config, script)
         elif self.path.is_dir() and any(not _harmless(entry) for entry in self.path.iterdir()):
             raise RunDirError(
                 f"{self.path} is not empty and is no run directory: choose another --run-dir, or empty it first"
             )
-        saved = to_save(config, script)
         new = not self.exists
         try:
             with self.writing(begun=False):
@@ -72,14 +75,26 @@ class RunDir:
                 for half_written in self.path.glob(".*.tmp"):
                     if not _is_being_written(half_written):  # but was, by a run that was killed meanwhile
                         half_written.unlink(missing_ok=True)
-                # first of all: by it the directory is known as a run's, whenever this process is killed
-                replace_file(self.config_file, yaml.safe_dump(saved, sort_keys=False))
+                if new:  # first of all: by it the directory is known as a run's, whenever this process is killed
+                    self._save(config, script)
                 self.checkpoints.mkdir(exist_ok=True)
                 self.logs.mkdir(exist_ok=True)
         except RunDirError:
             if new:
                 self._undo_create()
             raise
+
+    def keep(self, config: Config, script: str | None) -> None:
+        """A run with `config` has begun here, or goes on: from now on the directory is known by that."""
+        with self.writing(begun=False):
+            self._save(config, script)
+
+    def _save(self, config: Config, script: str | None) -> None:
+        text = yaml.safe_dump(to_save(config, script), sort_keys=False)
+        with contextlib.suppress(OSError, ValueError):
+            if self.config_file.read_text() == text:
+                return
+        replace_file(self.config_file, text)
 
     def _undo_create(self) -> None:
         """Leave no half-made directory. What is not empty is not ours to remove."""
@@ -131,15 +146,31 @@ class RunDir:
                 os.close(fd)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Replace the summary. One that tells of a failure never replaces one that has a result: it is put beside it,
+        until there is a new result."""
         with self.writing():
-            replace_file(self.summary_file, json.dumps(summary, indent=2) + "\n")
+            text = json.dumps(summary, indent=2) + "\n"
+            if summary.get("status") == FAILED and self.has_result:
+                replace_file(self.failure_file, text)
+            else:
+                replace_file(self.summary_file, text)
+                self.failure_file.unlink(missing_ok=True)
 
     def summary(self) -> dict[str, Any] | None:
-        """The summary of the last run in this directory, or None."""
-        try:
-            return dict(json.loads(self.summary_file.read_text()))
-        except (OSError, ValueError):
-            return None
+        """The summary of the last run in this directory that has come to a result; if none has, of the last that
+        failed; else None."""
+        return _read(self.summary_file)
+
+    @property
+    def has_result(self) -> bool:
+        """Whether a run in this directory has ended in good order, and its summary says how."""
+        summary = self.summary()
+        return summary is not None and summary.get("status") != FAILED
+
+    def faults(self) -> list[Any]:
+        """What is known of the faults of this run before it went on, those of attempts that failed among them."""
+        told = [_read(self.summary_file), _read(self.failure_file)]
+        return [fault for one in told if one is not None for fault in one.get("faults", ())]
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -178,10 +209,14 @@ def other_run(saved: Mapping[str, Any], config: Config, script: str | None) -> s
     owner, mine = saved.get("script") or {}, _identity(script) or {}
     if owner.get("path") != mine.get("path") and owner.get("sha256") != mine.get("sha256"):
         return f"belongs to the script {owner.get('path')}, not to {mine.get('path')}:"
-    old = flatten({name: value for name, value in saved.items() if name != "script"})
+    # a setting that was not known yet when the run began had what is its default now
+    defaults = flatten(Config(global_batch=config.global_batch).to_json())
+    old = defaults | flatten({name: value for name, value in saved.items() if name != "script"})
     new = flatten(config.to_json())
     for key in sorted(set(old) | set(new)):
         if key in MAY_CHANGE_ON_RESUME or key.split(".")[0] in MAY_CHANGE_ON_RESUME or old.get(key) == new.get(key):
+            continue
+        if key == "passes" and new[key] == "grain":  # the same sums, in more passes
             continue
         return (
             f"belongs to a run with {key}={old.get(key)}, but now {key}={new.get(key)}: run it with the old value, or"
@@ -213,6 +248,21 @@ def replace_file(path: Path, text: str) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _refuse_unreadable(path: Path) -> None:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode("ascii", "backslashreplace")
+        raise RunDirError(f"the run directory {shown} has a name that is no UTF-8: choose another --run-dir") from None
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    try:
+        return dict(json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def _is_being_written(temporary: Path) -> bool:

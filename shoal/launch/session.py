@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Layer = tuple[str, Mapping[str, Any]]  # settings, and the words that name where they come from
 Message = dict[str, Any]
+WARNING = "warning"  # the type of a message: something went wrong on a worker and was mended, as its `message` says
 
 
 class SessionEnd(BaseException):
@@ -58,6 +59,7 @@ class Session:
     rank: int = 0  # in the current view
     size: int = 1
     fits: int = 0  # fit() calls so far: a script may train several models
+    open_runs: list[Any] = field(default_factory=list)  # that have begun and not ended: see `train.beside`
     run_dir: str | None = None  # of its first fit(), where the user's code states none of its own
     launched: bool = True  # False: this process was started by the user, not by a launcher
     endings: list[Callable[[], None]] = field(default_factory=list)

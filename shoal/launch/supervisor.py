@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -80,6 +80,7 @@ class Supervisor:
         self.summary: dict[str, Any] | None = None
         self.interrupts: list[int] = []  # the signals that the user has sent
         self.overdue = False  # asked to stop, but did not in time
+        self.stuck = ""  # or would never: who, and where
         self.too_few = False  # workers were lost and could not be replaced: fewer are left than must be
         self.stage = Stage.RUNNING
         self._until_s = math.inf  # the end of this stage
@@ -145,6 +146,10 @@ class Supervisor:
         something to save; the second ends the run at once."""
         self.interrupts.append(number)
 
+    def on_stuck(self, words: str) -> None:
+        """The run was asked to stop and never will: `words` say who does not get on. It is ended at once."""
+        self.stuck = words
+
     def on_target(self, target: int) -> list[Decision]:
         """So many workers are wanted here from now on. More than before are started: who was lost and was not replaced
         stays so. Where fewer are wanted, the coordinator asks some to go, and they are not replaced."""
@@ -173,7 +178,7 @@ class Supervisor:
             spared = {self.first} & set(self.alive) if self.run_dir is not None else set()
             self._enter(Stage.TERMINATING, now_s + (FLUSH_S if spared else TERMINATE_S))
             decisions.append(Send(tuple(n for n in self.alive if n not in spared), signal.SIGTERM))
-        self.overdue |= self.stage == Stage.STOPPING and now_s >= self._until_s
+        self.overdue |= self.stage == Stage.STOPPING and (now_s >= self._until_s or bool(self.stuck))
         late = self.stage == Stage.TERMINATING and now_s >= self._until_s
         if self.stage < Stage.KILLING and (self.ended_at_once or self.overdue or late):
             self._enter(Stage.KILLING, now_s + GIVE_UP_S)
@@ -278,6 +283,13 @@ class Supervisor:
         """The worker that was the first of the newest view; before there is one, the first that was started."""
         firsts = [(worker.view, -number) for number, worker in self.workers.items() if worker.rank == 0]
         return -max(firsts, default=(0, 0))[1]
+
+    def goes_on_without(self, numbers: Collection[int]) -> bool:
+        """Whether enough workers would be left to end the step without these."""
+        if self.succession is None:
+            return False
+        left = len(set(self.able) - set(numbers))
+        return left > 0 and left >= self.succession.terms.min_workers
 
     @property
     def finishing(self) -> bool:

@@ -6,18 +6,23 @@ import contextlib
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
-from shoal.core.events import Event, MemberLost
+from shoal.core.events import Event, MemberLost, Warned
 from shoal.core.world import Member
+from shoal.core.wrapping import for_stream
+from shoal.elastic.status import AgentWord
 from shoal.launch.agent import Agent
 from shoal.launch.decisions import Tell
 from shoal.launch.elsewhere import LostElsewhere
-from shoal.launch.failure import Casualty, causes, render, where
+from shoal.launch.failure import Account, Casualty, causes, lost, may_go_on, of, render, where
 from shoal.launch.job import Job
+from shoal.launch.links import Links
 from shoal.launch.record import Record
 
 TOLD_TO_GO = "told to go (SIGTERM)"
+LEFT_WITH_ITS_HOST = "told to go by its host"
 NOT_WANTED = "told to go, as fewer workers are wanted"
 
 
@@ -30,6 +35,7 @@ class Teller:
         self._lost_early: list[tuple[Casualty, Member]] = []
         self._early: list[Event] = []
         self._served_early: list[tuple[int, float]] = []
+        self._links = Links()
         self.records: list[Record] = []  # a script with several fits has several run directories
 
     @property
@@ -60,6 +66,16 @@ class Teller:
         else:
             self._early.append(event)
 
+    def warn(self, words: str) -> None:
+        """Something went wrong and was mended: show it, and enter it."""
+        self.note(Warned(words))
+        say(f"shoal: {words}")
+
+    def links(self, word: AgentWord) -> None:
+        """Which workers do not hear each other, as the coordinator knows it now."""
+        for words in self._links.hear(word):
+            self.warn(words)
+
     def tell(self, tell: Tell) -> None:
         """The run goes on without a worker."""
         state = self._agent.supervisor.workers[tell.number]
@@ -68,19 +84,28 @@ class Teller:
         if state.account is None:
             why = NOT_WANTED if state.spare else TOLD_TO_GO
             self.note(MemberLost(member.role, member.rank, member.host, member.pid, why))
-            self._show(f"shoal: worker {state.rank} of {state.size} on {member.host} has left: {why}", follows)
+            who = f"worker {state.rank}{of(state.rank, state.size)}"
+            line = f"shoal: {who} on {member.host} has left: {why}"
+            say(f"{line}; {follows}" if follows else line)
             return
         casualty = self._agent.casualty(tell.number, state.account)
         self._enter(casualty, member)
+        if not state.account.from_within and not self._agent.supervisor.too_few:
+            say(lost(casualty, self._job.workers, member.host, follows))
+            return
         words = render({tell.number: casualty}, self._job.workers, member.host, self._output())
-        self._show(words, follows and f"\n{follows}")
+        self._show(words, follows and f"\nshoal: {follows}")
 
-    def lost_elsewhere(self, lost: LostElsewhere) -> None:
+    def left_elsewhere(self, member: Member) -> None:
+        """A worker of another host has gone in good order."""
+        self.note(MemberLost(member.role, member.rank, member.host, member.pid, LEFT_WITH_ITS_HOST))
+        say(f"shoal: {member} has left: {LEFT_WITH_ITS_HOST}")
+
+    def lost_elsewhere(self, gone: LostElsewhere) -> None:
         """A worker of another host is lost; whoever holds it there replaces it, if that can be done."""
-        casualty, member = lost.casualty(self._agent.step), lost.member
+        casualty, member = gone.casualty(self._agent.step), gone.member
         self._enter(casualty, member)
-        words = render({0: casualty}, self._job.workers, member.host, {})
-        self._show(words, "\nshoal: the others go on; its host replaces it, if it can")
+        say(lost(casualty, self._job.workers, member.host, "the others go on; its host replaces it, if it can"))
 
     def lost_server(self, casualty: Casualty, member: Member, follows: str) -> None:
         """A server is lost; `follows` says what comes of it, if anything does."""
@@ -115,6 +140,19 @@ class Teller:
             return f"elastic.max_preemptions={terms.max_preemptions}" if full else ""
         return f"elastic.max_restarts={terms.max_restarts}" if spent.restarts >= terms.max_restarts else ""
 
+    @property
+    def mistaken(self) -> bool:
+        """Whether the run has failed by a mistake that its message says all about."""
+        failures = self._agent.supervisor.failures.values()
+        found = [account.kind for account in failures if account.kind != "peer"]
+        return bool(found) and all(kind == "user" for kind in found)
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether the same command, run again, may get further than this run."""
+        failures = self._agent.supervisor.failures
+        return may_go_on({number: self._agent.casualty(number, account) for number, account in failures.items()})
+
     def failure(self) -> str:
         """The run has failed: why, for the terminal. Enters what was not told before."""
         supervisor = self._agent.supervisor
@@ -125,6 +163,13 @@ class Teller:
             if not supervisor.workers[number].told and not (supervisor.too_few and account.kind == "peer")
         }
         words = []
+        blamed = self._links.blame()
+        if blamed:  # those who have waited in vain are not the cause
+            accused = Account("peer", blamed, blamed, from_within=False)
+            untold = {
+                number: replace(one, account=accused) if one.account.kind == "peer" else one
+                for number, one in untold.items()
+            }
         if untold:
             words.append(render(untold, self._job.workers, self._agent.place.host, self._output()))
             if self.record is not None:
@@ -167,12 +212,12 @@ def _what_follows(tell: Tell, used_up: str) -> str:
     if tell.replacement is not None:
         budget = "({} of {})".format(*tell.replacement)
         if tell.remaining == 0:
-            return f"shoal: no worker is left: one is started {budget}, and goes on from the last checkpoint"
-        return f"shoal: goes on with {tell.remaining} worker{several}; a replacement is started {budget}"
+            return f"no worker is left: one is started {budget}, and goes on from the last checkpoint"
+        return f"goes on with {tell.remaining} worker{several}; a replacement is started {budget}"
     if tell.remaining == 0:
         return ""
     why = f"; it is not replaced: {used_up} is used up" if used_up else ""
-    return f"shoal: goes on with {tell.remaining} worker{several}{why}"
+    return f"goes on with {tell.remaining} worker{several}{why}"
 
 
 def say(words: str) -> None:
@@ -180,7 +225,7 @@ def say(words: str) -> None:
     with contextlib.suppress(OSError):  # a terminal that is gone
         if sys.stderr.isatty() and sys.stdout.isatty():
             sys.stderr.write("\r\x1b[2K")  # a progress line whose process was killed
-        sys.stderr.write(words + "\n")
+        sys.stderr.write(for_stream(words, sys.stderr) + "\n")
         sys.stderr.flush()
 
 

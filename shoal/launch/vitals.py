@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,11 @@ class Vitals:
 
     state: str
     ticks: int
+
+    @property
+    def computed_s(self) -> float:
+        """The same in seconds."""
+        return self.ticks / os.sysconf("SC_CLK_TCK")
 
 
 def look_at(pid: int) -> Vitals | None:

@@ -63,7 +63,11 @@ class _Zygote:
             self._channel.send(json.dumps(message).encode())
 
     def _answer(self) -> bool:
-        data, fds, _, _ = socket.recv_fds(self._channel, MESSAGE_BYTES, MAX_DESCRIPTORS, flags=socket.MSG_CMSG_CLOEXEC)
+        flags = socket.MSG_CMSG_CLOEXEC
+        try:
+            data, fds, _, _ = socket.recv_fds(self._channel, MESSAGE_BYTES, MAX_DESCRIPTORS, flags=flags)
+        except ConnectionResetError:  # the launcher is gone, and has left words of ours unread
+            return False
         request: dict[str, Any] = json.loads(data) if data else {"request": "end"}
         if request["request"] == "fork":
             self._fork(request["key"], request["entry"], fds)

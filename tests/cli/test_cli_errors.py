@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from shoal.core.errors import UserError
+from shoal.launch.descriptors import provide_descriptors
+
 pytestmark = pytest.mark.unit
 DEADLINE_S = 120.0
+RUN = "runpy.run_module('shoal', run_name='__main__')"
 
 
 @pytest.fixture
@@ -127,3 +133,34 @@ def test_the_command_line_itself_never_imports_torch(script: Path) -> None:
         imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if "|" in line}
         assert "shoal.cli.main" in imported
         assert "torch" not in imported
+
+
+def test_a_name_that_is_no_utf8(tmp_path: Path) -> None:
+    name = os.fsdecode(b"model\xff.py")
+    message = refused(shoal("train", name, cwd=tmp_path))
+    assert message.startswith("the command line has a name that is no UTF-8: model\\xff.py. Rename it")
+    (tmp_path / name).mkdir()
+    message = refused(shoal("train", "x.py", cwd=tmp_path / name))
+    assert message.startswith("the working directory has a name that is no UTF-8: ")
+
+
+def test_too_few_files_may_be_open(script: Path) -> None:
+    """`ulimit -n 24`: where the limit cannot be raised, that is said, with the number that is needed."""
+    line = f"import resource as r, runpy; r.setrlimit(r.RLIMIT_NOFILE, (24, 24)); {RUN}"
+    command = [sys.executable, "-c", line, "train", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    message = refused(done)
+    assert "a process may open only 24 files here" in message
+    assert "`ulimit -n 1024`" in message
+
+
+def test_a_low_limit_that_may_be_raised_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = [(256, 4096)]
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda which, pair: limits.append(pair))
+    provide_descriptors(2)
+    assert limits[-1] == (1024, 4096)
+    provide_descriptors(400)
+    assert limits[-1] == (128 + 8 * 400, 4096)
+    with pytest.raises(UserError, match=r"only 4096 files.*needs about 4928.*ulimit -n 4928"):
+        provide_descriptors(600)

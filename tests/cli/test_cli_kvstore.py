@@ -85,6 +85,24 @@ def running(directory: Path, *words: str) -> Iterator[dict[str, Any]]:
         assert rest == ""
 
 
+def test_in_the_background_of_a_script_an_interrupt_is_ignored(tmp_path: Path) -> None:
+    """There SIGINT is ignored, as by all that the shell starts with `&`: it is meant for others. SIGTERM ends it."""
+    words = [sys.executable, "-m", "shoal", "kvstore", "--dir", str(tmp_path / "store"), "--json"]
+    with subprocess.Popen(
+        ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline()  # it is ready
+            status = dict(line.split(":\t") for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
+            assert int(status["SigIgn"], 16) >> (signal.SIGINT - 1) & 1
+            process.terminate()
+            errors = process.communicate(timeout=DEADLINE_S)[1]
+        finally:
+            process.kill()
+    assert process.returncode == 0, errors
+
+
 def test_servers_start_serve_end_and_come_back_with_what_they_held(tmp_path: Path) -> None:
     directory = tmp_path / "store"
     (tmp_path / "halving.py").write_text(

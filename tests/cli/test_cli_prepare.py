@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -64,9 +65,46 @@ def test_a_data_set_is_made_and_looked_at(raw: Path, capsys: pytest.CaptureFixtu
     assert "--overwrite" in capsys.readouterr().err
 
 
+def test_raw_files_are_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rides.csv").write_text("id,city,km\n1,Ulm,1.5\n2,,\n3,Rom,2.5\n4,Rom\n")
+    assert main(["data", "inspect", str(tmp_path / "rides.csv")]) == 0
+    said = capsys.readouterr().out
+    assert "csv, 3 records" in said
+    assert "in 1 file" in said
+    assert re.search(r"km +double +1 +1.5 +2 +2.5 +1.5, , 2.5", said), said
+    assert "Ulm, , Rom" in said
+    assert "bad record" in said
+    assert main(["data", "inspect", str(tmp_path / "rides.csv"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["records"], told["columns"][2]["missing"], told["first"][0]["city"]) == (3, 1, "Ulm")
+
+
+def test_more_records_than_are_looked_at_are_counted(raw: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "inspect", str(raw)]) == 0
+    said = capsys.readouterr().out
+    assert "4,000 records" in said
+    assert "of the first 1,000 records" in said
+
+
+def test_named_data_and_images_are_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from PIL import Image
+
+    assert main(["data", "inspect", "digits:train"]) == 0
+    said = capsys.readouterr().out
+    assert "1,437 records" in said
+    assert main(["data", "inspect", "digits"]) == 2
+    assert "digits:train" in capsys.readouterr().err
+    (tmp_path / "cat").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "cat" / "a.png")
+    assert main(["data", "inspect", str(tmp_path)]) == 0
+    assert "images, 1 records" in capsys.readouterr().out
+    assert main(["data", "inspect", str(tmp_path), "--json"]) == 0
+    assert "bytes" in json.loads(capsys.readouterr().out)["first"][0]["image"]
+
+
 def test_what_is_no_data_set_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "inspect", str(tmp_path)]) == 2
-    assert "no prepared data set" in capsys.readouterr().err
+    assert "has no files" in capsys.readouterr().err
     assert main(["data", "inspect", str(tmp_path / "nowhere")]) == 2
     assert "does not exist" in capsys.readouterr().err
 

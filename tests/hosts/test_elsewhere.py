@@ -7,7 +7,7 @@ import pytest
 from shoal.core.world import Member, View
 from shoal.elastic.status import AgentWord, Loss
 from shoal.launch.elsewhere import Elsewhere
-from shoal.launch.failure import Casualty, render
+from shoal.launch.failure import Casualty, lost
 
 pytestmark = pytest.mark.unit
 
@@ -45,11 +45,33 @@ def test_of_one_that_fell_silent_it_is_known_since_when_and_where_it_was_last() 
     assert (casualty.detected_s, casualty.failed_s) == (2.0, 98.0)
     assert casualty.account.kind == "frozen"
     assert casualty.account.cause == "gave no sign of life for 2 s, last heard of in reduce at step 6"
-    assert render({0: casualty}, 2, "there", {}) == (
-        "shoal: worker 1 of 2 on there failed at step 6 (reduce)\n\n"
-        "gave no sign of life for 2 s, last heard of in reduce at step 6. It may have been cut off, "
-        "or its host is gone."
+    assert lost(casualty, 2, "there", "the others go on") == (
+        "shoal: worker 1 of 2 on there was lost at step 6 (reduce): "
+        "gave no sign of life for 2 s, last heard of in reduce at step 6; the others go on"
     )
+
+
+def test_a_member_of_another_host_that_has_gone_in_good_order_is_told_once() -> None:
+    elsewhere = Elsewhere("home")
+    words = [
+        AgentWord(view=BOTH),
+        AgentWord(view=View(4, (HERE,))),
+        AgentWord(view=View(4, (HERE,))),
+        AgentWord(view=BOTH),  # it was delayed on its way
+        AgentWord(view=View(5, (HERE,))),
+    ]
+    left = []
+    for word in words:
+        left += elsewhere.left(word)
+        assert elsewhere.hear(word) == []
+    assert left == [THERE]
+
+
+def test_who_is_lost_or_at_the_end_of_the_run_has_not_left() -> None:
+    for word in (AgentWord(view=View(4, (HERE,)), lost={THERE.key: SILENT}), AgentWord(view=View(4, ()), over=True)):
+        elsewhere = Elsewhere("home")
+        elsewhere.hear(AgentWord(view=BOTH))
+        assert elsewhere.left(word) == []
 
 
 def test_where_nobody_has_said_how_far_it_was_the_run_tells() -> None:

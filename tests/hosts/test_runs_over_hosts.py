@@ -84,7 +84,7 @@ def test_a_host_that_is_cut_off_is_missed_by_nobody_and_comes_back(
     named = {"member": f"worker 1 on {b.name}", "at_step": step, "phase": "reduce", "cause": cause}
     assert named.items() <= fault.items()
     assert named.items() <= logged.items()
-    assert f"shoal: worker 1 of 2 on {b.name} failed at step {step} (reduce)\n\n{cause}. " in home.said, home.said
+    assert f"shoal: worker 1 of 2 on {b.name} was lost at step {step} (reduce): {cause}; the" in home.said, home.said
 
 
 def test_no_one_gets_in_without_the_key(make_hosts: Callable[..., Hosts], tmp_path: Path) -> None:

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.core.errors import CollectiveTimeout, ConfigError, DiskError, PeerLost, RunDirError, ShoalError
-from shoal.launch.failure import Account, Casualty, account_of, account_of_end, causes, render
+from shoal.core.errors import (
+    CheckpointError,
+    CollectiveTimeout,
+    ConfigError,
+    DiskError,
+    NonFiniteLoss,
+    PeerLost,
+    RunDirError,
+    ShoalError,
+)
+from shoal.launch.failure import Account, Casualty, account_of, account_of_end, causes, may_go_on, render
 from shoal.launch.frames import user_traceback
 
 pytestmark = pytest.mark.unit
@@ -112,3 +121,37 @@ def test_a_full_disk_names_who_wrote_but_a_mistake_names_nobody() -> None:
 
 def test_an_unknown_signal_has_a_number() -> None:
     assert account_of_end(-63).cause == "killed by signal 63"
+
+
+def test_a_replacement_that_never_took_part_is_not_one_of_the_workers() -> None:
+    """Its number is larger than there are workers."""
+    killed = Casualty(7, account_of_end(-9), 0, "start", size=4)
+    text = render({7: killed}, 4, "here", {})
+    assert text.startswith("shoal: worker 7, a replacement, on here failed before its first step")
+    assert "7 of 4" not in text
+
+
+@pytest.mark.parametrize(
+    ("error", "step", "phase", "expected"),
+    [
+        (ConfigError("no such setting"), 3, "forward", False),
+        (NonFiniteLoss(3, [0]), 3, "forward", False),
+        (CheckpointError("does not fit"), 0, "meet", False),
+        (DiskError("no space left"), 3, "save", True),
+        (ShoalError("the servers have lost the model"), 3, "update", True),
+        (ValueError("a bad sample"), 3, "data", True),
+        (ValueError("a bad shape"), 0, "start", False),
+        (RuntimeError("the size of tensor a must match"), 0, "meet", False),
+        (SystemExit(3), 0, "start", False),
+        (None, 0, "start", True),  # it was killed
+        (None, 3, "forward", True),
+    ],
+)
+def test_to_go_on_is_offered_only_where_it_may_help(
+    error: BaseException | None, step: int, phase: str, expected: bool
+) -> None:
+    account = account_of(error) if error is not None else account_of_end(-9)
+    assert account is not None
+    told = Account.from_message(account.to_message())  # as the launcher hears it
+    peer = Casualty(1, Account("peer", "gone", "gone"), step, phase)
+    assert may_go_on({0: Casualty(0, told, step, phase), 1: peer}) is expected

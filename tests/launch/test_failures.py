@@ -243,14 +243,18 @@ while not control.aborted: time.sleep(0.002)
     assert [fault["cause"] for fault in found["faults"]] == ["ValueError: NaN"]
 
 
-def test_the_summary_of_an_earlier_run_is_not_taken_for_that_of_this_one(launches: Launches) -> None:
+def test_the_summary_of_an_earlier_run_is_neither_taken_for_that_of_this_one_nor_lost(
+    launches: Launches, capfd: pytest.CaptureFixture[str]
+) -> None:
     summary = launches.directory / "run" / "summary.json"
     summary.parent.mkdir()
     summary.write_text('{"status": "completed", "steps": 5}')
-    launches.run(started(launches.directory) + "raise ValueError('bad')")
-    found = json.loads(summary.read_text())
-    assert found["status"] == "failed"
-    assert "steps" not in found
+    outcome = launches.run(started(launches.directory) + "raise ValueError('bad')")
+    assert outcome.summary is not None
+    assert outcome.summary["status"] == "failed"
+    assert "steps" not in outcome.summary
+    assert json.loads(summary.read_text()) == {"status": "completed", "steps": 5}
+    assert "summary.json is still that of the run before (completed)" in capfd.readouterr().err
 
 
 def test_a_directory_that_cannot_be_written_does_not_hide_the_failure(

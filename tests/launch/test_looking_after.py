@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,23 @@ def test_faults_are_added_to_the_summary_that_the_run_has_written(tmp_path: Path
     other = Record(str(tmp_path / "failed"), 0)
     other.run_dir.path.mkdir()
     assert other.conclude(failed=True, workers=2) == {"workers": 2, "status": "failed", "faults": []}
+
+
+@pytest.mark.unit
+def test_faults_of_failed_attempts_add_up_beside_the_result_that_stays(tmp_path: Path) -> None:
+    first = Record(str(tmp_path), 0)
+    first.run_dir.write_summary({"status": "completed", "faults": [{"cause": "long ago"}]})
+    before = first.run_dir.summary_file.read_bytes()
+    now_ns = time.time_ns() + 10**9
+    for attempt in (1, 2):
+        record = Record(str(tmp_path), now_ns)
+        record.enter(lost(1, 10.0), MEMBER)
+        told = record.conclude(failed=True, workers=2)
+        assert told is not None
+        assert (told["status"], len(told["faults"])) == ("failed", attempt)
+        assert record.kept == "completed"
+        assert record.run_dir.summary_file.read_bytes() == before
+    assert [fault["cause"] for fault in first.run_dir.faults()] == ["long ago", *["killed by signal 9 (SIGKILL)"] * 2]
 
 
 @pytest.mark.unit

@@ -16,7 +16,7 @@ from shoal.core.config import Config
 from shoal.core.errors import DiskError, RunDirError
 from shoal.core.events import Warned
 from shoal.launch.reserve import SIZE_BYTES, Reserve
-from shoal.launch.rundir import RunDir, default_path, disk_error, replace_file
+from shoal.launch.rundir import RunDir, default_path, disk_error, other_run, replace_file, to_save
 
 pytestmark = pytest.mark.unit
 
@@ -52,9 +52,20 @@ def test_a_new_directory_holds_the_whole_configuration(tmp_path: Path, script: s
     assert not list(run_dir.path.glob(".*.tmp"))
 
 
+def test_a_run_may_go_on_with_one_pass_for_each_grain(tmp_path: Path, script: str) -> None:
+    """As an error in the middle of a run may advise, where draws turn out not to be told apart by sample."""
+    RunDir(tmp_path / "run").create(config(passes="merged", draws="sample"), script)
+    RunDir(tmp_path / "run").create(config(passes="grain", draws="grain"), script)
+    RunDir(tmp_path / "run").keep(config(passes="grain", draws="grain"), script)
+    with pytest.raises(RunDirError, match="passes=grain, but now passes=merged"):
+        RunDir(tmp_path / "run").create(config(passes="merged", draws="sample"), script)
+
+
 def test_the_same_run_may_go_on_with_other_workers(tmp_path: Path, script: str) -> None:
     RunDir(tmp_path / "run").create(config(workers=1), script)
     RunDir(tmp_path / "run").create(config(workers=4, epochs=9), script)
+    assert RunDir(tmp_path / "run").saved()["workers"] == 1, "it has not begun, and may never"
+    RunDir(tmp_path / "run").keep(config(workers=4, epochs=9), script)
     assert RunDir(tmp_path / "run").saved()["workers"] == 4
 
 
@@ -62,6 +73,7 @@ def test_a_moved_or_an_edited_script_is_the_same(tmp_path: Path, script: str) ->
     RunDir(tmp_path / "run").create(config(), script)
     Path(script).write_text("print('edited')")
     RunDir(tmp_path / "run").create(config(), script)
+    RunDir(tmp_path / "run").keep(config(), script)
     moved = Path(script).rename(tmp_path / "moved.py")
     RunDir(tmp_path / "run").create(config(), str(moved))
 
@@ -176,9 +188,41 @@ def test_what_a_killed_launcher_held_back_is_given_back_by_the_next_run(tmp_path
     kept.give_back()
 
 
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunDirError, match=r"the run directory .*/model\\xff has a name that is no UTF-8"):
+        RunDir(tmp_path / os.fsdecode(b"model\xff")).create(config(), None)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failure_never_replaces_a_result(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    failed = {"status": "failed", "faults": ["a"]}
+    run_dir.write_summary(failed)
+    assert run_dir.summary() == failed
+    assert not run_dir.has_result
+    for status in ("completed", "stopped", "interrupted"):
+        result = {"status": status, "faults": ["a", "b"]}
+        run_dir.write_summary(result)
+        run_dir.write_summary({"status": "failed", "faults": ["c"]})
+        assert run_dir.summary() == result
+        assert run_dir.faults() == ["a", "b", "c"]
+    run_dir.write_summary({"status": "completed", "faults": ["a", "b", "c"]})
+    assert run_dir.faults() == ["a", "b", "c"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["summary.json"]
+
+
 def test_a_failed_replacement_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "sub"
     path.mkdir()  # a directory: the rename fails
     with pytest.raises(OSError, match="directory"):
         replace_file(path, "text")
     assert [entry.name for entry in tmp_path.iterdir()] == ["sub"]
+
+
+def test_a_setting_that_is_newer_than_the_run_had_its_default(script: str) -> None:
+    saved = to_save(config(), script)
+    del saved["statistics"]
+    assert other_run(saved, config(), script) is None
+    assert "statistics=grain, but now statistics=global" in (
+        other_run(saved, config(statistics="global"), script) or ""
+    )

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from shoal.core.config import ElasticSettings
 from shoal.launch.supervisor import (
     CAUSE_S,
     FLUSH_S,
@@ -110,6 +111,23 @@ def test_who_does_not_stop_in_time_is_killed() -> None:
     assert supervisor.decide(1.0 + STOP_S) == [Abort(), Send((0,), signal.SIGKILL)]
     assert supervisor.overdue
     assert supervisor.status == 130
+
+
+def test_who_will_never_stop_is_killed_at_once() -> None:
+    supervisor = started(Supervisor(2))
+    supervisor.on_interrupt(signal.SIGINT)
+    supervisor.decide(1.0)
+    supervisor.on_stuck("all workers wait for one another")
+    assert supervisor.decide(4.1) == [Abort(), Send((0, 1), signal.SIGKILL)]
+    assert supervisor.overdue
+    assert supervisor.status == 130
+
+
+def test_a_step_is_ended_without_those_who_are_stuck_if_enough_are_left() -> None:
+    supervisor = Supervisor(3, ElasticSettings(min_workers=2))
+    assert supervisor.goes_on_without([1])
+    assert not supervisor.goes_on_without([1, 2])
+    assert not Supervisor(3).goes_on_without([1]), "nothing is survived"
 
 
 @pytest.mark.parametrize(("summary", "status"), [("interrupted", 130), ("completed", 0), (None, 130)])
