@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,10 +19,12 @@ from shoal.core.config import Clip
 from shoal.core.cursor import Batches, Cursor
 from shoal.core.order import epoch_order
 from shoal.launch.session import Session
+from shoal.strategies.base import Work
 from shoal.testing.plan import RULES, Plan
 from shoal.testing.reference import evaluate, reference
 from shoal.testing.training import step_in_plain_pytorch
 from shoal.testing.trial import Trained, Trial, same_bits
+from shoal.train.run import Run
 
 LOSSES = 1e-5  # relative, of each step
 PARAMETERS = 1e-5  # relative, as a norm over all of them
@@ -133,9 +136,11 @@ def check_repeatable(trial: Trial, workers: int, plan: Plan, **how: Any) -> None
 
 
 def check_same_bits_on_any_number(trial: Trial, worker_counts: Sequence[int], plan: Plan) -> None:
-    """The number of workers leaves no trace in the last bit. Shares are uneven, so that each number of workers adds
-    grains up in groups of its own: equal shares of a few grains may be added in the very order of one worker."""
-    first, *others = [trial.run(n, plan, weights=[1.0, 2.0, 1.0, 1.0][:n]) for n in worker_counts]
+    """Where grains run one by one, the number of workers leaves no trace in the last bit. Shares are uneven, so that
+    each number of workers adds grains up in groups of its own: equal shares of a few grains may be added in the very
+    order of one worker."""
+    weights = [1.0, 2.0, 1.0, 1.0]
+    first, *others = [trial.run(n, plan, weights=weights[:n], passes="grain") for n in worker_counts]
     for other in others:
         check_same_bits(first, other)
 
@@ -192,6 +197,32 @@ def check_refuses_sparse(trial: Trial, workers: int) -> None:
         words = str(error)
     assert words, "sparse gradients were accepted"
     assert "ConfigError: the model makes sparse gradients" in words, words
+
+
+def _with_gradients_from_elsewhere(session: Session) -> None:
+    """As a callback that looks at saliency: the first worker computes gradients between steps, of which it forgets
+    every second one only."""
+    original = Run.step
+
+    def step(self: Run, work: Work) -> float:
+        loss, program = original(self, work), self._spec.program
+        if session.world.is_first:
+            few = self._spec.train.fetch(np.arange(3), 0, self.config.seed)
+            program.model.eval()  # without draws, and without a trace in running statistics
+            program.objective(program.model, few).backward()
+            program.model.train()
+            if self.cursor.step % 2:
+                program.model.zero_grad()
+        return loss
+
+    Run.step = step  # type: ignore[method-assign]
+
+
+def check_gradients_from_elsewhere(trial: Trial, workers: int, plan: Plan, **how: Any) -> None:
+    """A backward that is no part of a step is in no step."""
+    trained = trial.prepared(_with_gradients_from_elsewhere).run(workers, plan, **how)
+    difference = distance(trained.parameters, reference(plan).parameters)
+    assert difference <= PARAMETERS, f"{plan}: the parameters differ by {difference:.1e} from plain PyTorch"
 
 
 def check_given_back(trial: Trial, workers: int, plan: Plan) -> None:

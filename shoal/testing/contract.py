@@ -25,6 +25,7 @@ from shoal.testing.checks import (
     check_coverage,
     check_evaluation,
     check_given_back,
+    check_gradients_from_elsewhere,
     check_near_in_bfloat16,
     check_nonfinite,
     check_refuses_sparse,
@@ -112,10 +113,14 @@ class StrategyContract:
 
     @pytest.mark.parametrize("model", ["resnet", "gpt"])
     def test_sums_in_single_precision_differ_by_rounding_only(self, trial: Trial, model: str) -> None:
-        check_against_reference(trial, self.several, short(model), sums="float32")
+        check_against_reference(trial, self.several, short(model), sums="float32", passes="grain")
 
     def test_last_batch_smaller_than_the_number_of_workers(self, trial: Trial, subject: str, workers: int) -> None:
         check_against_reference(trial, workers, short(subject))
+
+    @pytest.mark.parametrize("passes", ["grain", "merged"])
+    def test_what_is_drawn_belongs_to_samples_not_to_passes(self, trial: Trial, passes: str) -> None:
+        check_against_reference(trial, self.several, short("gpt"), passes=passes, accumulate=2)
 
     def test_uneven_shares(self, trial: Trial, subject: str, workers: int) -> None:
         plan = short(subject)
@@ -152,6 +157,9 @@ class StrategyContract:
         self, trial: Trial, workers: int, optimizer: str
     ) -> None:
         check_against_reference(trial, workers, short("branches", optimizer=optimizer))
+
+    def test_gradients_from_elsewhere_are_in_no_step(self, trial: Trial, subject: str) -> None:
+        check_gradients_from_elsewhere(trial, self.several, short(subject))
 
     def test_sparse_gradients_are_refused(self, trial: Trial) -> None:
         check_refuses_sparse(trial, self.several)

@@ -42,6 +42,41 @@ class _Block(nn.Module):
         return torch.relu(features + self.second_norm(self.second(inner)))
 
 
+class Norms(nn.Module):
+    """Batch normalisation in every form: of rows, sequences, images and volumes; shared by two places, frozen, without
+    weights, with cumulative and without running statistics."""
+
+    def __init__(self, channels: int = 4) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, channels, 3, stride=2, padding=1)
+        self.shared = nn.BatchNorm2d(channels)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+        self.volumes = nn.BatchNorm3d(channels, momentum=0.3)
+        self.sequences = nn.BatchNorm1d(channels, momentum=None)
+        self.frozen = nn.BatchNorm2d(channels)
+        self.plain = nn.BatchNorm2d(channels, affine=False, eps=1e-3)
+        self.narrow = nn.Linear(channels * 16, 70)  # more channels than others have
+        self.rows = nn.BatchNorm1d(70)
+        self.untracked = nn.BatchNorm1d(70, track_running_stats=False)
+        self.head = nn.Linear(70, CLASSES)
+        nn.init.constant_(self.frozen.running_mean, 0.3)  # type: ignore[arg-type]
+
+    def train(self, mode: bool = True) -> Norms:
+        super().train(mode)
+        self.frozen.eval()
+        return self
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = torch.relu(self.shared(self.stem(images)))
+        features = features + torch.relu(self.shared(self.second(features)))
+        features = self.volumes(features.view(len(images), -1, 2, 2, 4)).flatten(2, 3)
+        features = self.sequences(features.flatten(2) + 1.0).view_as(features)
+        features = self.plain(self.frozen(features) + 3.0)
+        rows: Tensor = self.rows(self.narrow(features.view(len(images), -1)))
+        logits: Tensor = self.head(self.untracked(torch.tanh(rows)))
+        return logits
+
+
 class GPT(nn.Module):
     """One causal transformer block with dropout; the output weights are those of the embedding.
 

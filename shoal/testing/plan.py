@@ -31,6 +31,7 @@ class Plan:
     clip: Clip = NO_CLIP
     precision: str = "float32"
     test_samples: int = 301
+    statistics: str = "grain"
 
     @property
     def what(self) -> Subject:
@@ -38,7 +39,7 @@ class Plan:
 
     @property
     def grain(self) -> int | None:
-        return self.what.grain
+        return self.what.grain if self.statistics == "grain" else None
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         rate = self.what.learning_rate

@@ -1,13 +1,16 @@
 """The oracle: the same training in plain PyTorch, in one process, written down as a textbook would.
 
 Nothing of Shoal's computing is used, only the order of samples and the seeds, which the first law states as values.
+What dropout keeps is worked out here once more, element by element, from these seeds.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from unittest import mock
 
 import numpy as np
 import torch
@@ -15,8 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from shoal.core.many_seeds import scramble
 from shoal.core.order import epoch_order
-from shoal.core.seeds import grain_seed
+from shoal.core.seeds import GOLDEN, step_seed
 from shoal.testing.plan import RULES, Plan
 from shoal.testing.subjects import IGNORED, Tensors
 
@@ -62,7 +66,9 @@ def _train(plan: Plan) -> Reference:
             )
             optimizer.zero_grad(set_to_none=True)
             model.train()
-            loss = _LOSSES[plan.subject](model, batch, plan, len(losses))
+            in_one = plan.statistics == "global"
+            with _dropout_by_sample(plan, len(losses), rows):
+                loss = (_mean_cross_entropy if in_one else _LOSSES[plan.subject])(model, batch, plan, len(losses))
             loss.backward()  # type: ignore[no-untyped-call]
             if plan.clip.value is not None:
                 nn.utils.clip_grad_value_(model.parameters(), plan.clip.value)
@@ -120,18 +126,35 @@ def _whole(statistic: Tensor | None) -> Tensor:
 
 
 def _drawn(model: nn.Module, batch: Tensors, plan: Plan, step: int) -> Tensor:
-    """Dropout is seeded by (seed, step, grain); the loss is the mean over the tokens that count."""
+    """The loss is the mean over the tokens that count."""
     tokens, targets = batch
-    total = torch.zeros(())
-    for number, rows in _grains(plan, len(tokens)):
-        torch.manual_seed(grain_seed(plan.seed, step, number))
-        logits = model(tokens[rows])
-        if plan.subject == "gpt-module":
-            logits = logits.transpose(1, 2)
-        total = total + F.cross_entropy(
-            logits.reshape(-1, logits.shape[-1]), targets[rows].reshape(-1), ignore_index=IGNORED, reduction="sum"
-        )
+    logits = model(tokens)
+    if plan.subject == "gpt-module":
+        logits = logits.transpose(1, 2)
+    total = F.cross_entropy(
+        logits.reshape(-1, logits.shape[-1]), targets.reshape(-1), ignore_index=IGNORED, reduction="sum"
+    )
     return total / (targets != IGNORED).sum()
+
+
+@contextlib.contextmanager
+def _dropout_by_sample(plan: Plan, step: int, samples: Tensor) -> Iterator[None]:
+    """Dropout on ``[samples, rows, columns]`` keeps what a hash of (seed, step, call, sample, row, column) says."""
+    generator = torch.Generator().manual_seed(step_seed(plan.seed, step))
+
+    def dropout(given: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        if not training:
+            return given
+        call = np.uint64(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+        sample, row, column = np.ix_(samples.numpy(), *(np.arange(size) for size in given.shape[1:]))
+        own = scramble(call ^ sample.astype(np.uint64))
+        of_row = np.where(row == 0, own, scramble(own ^ row.astype(np.uint64)))
+        words = scramble(of_row + (column // 4).astype(np.uint64) * np.uint64(GOLDEN))
+        sixteen_bits = words >> (16 * (column % 4)).astype(np.uint64) & np.uint64(0xFFFF)
+        return given * torch.from_numpy(sixteen_bits >= round(p * 65536)) / (1 - p)
+
+    with mock.patch.object(F, "dropout", dropout):
+        yield
 
 
 def _grains(plan: Plan, samples: int) -> Iterator[tuple[int, slice]]:

@@ -20,6 +20,7 @@ from shoal.testing.models import (
     MLP,
     VOCABULARY,
     Branches,
+    Norms,
     ResNet,
     SparseBag,
     SparseTable,
@@ -120,6 +121,7 @@ def _token_accuracy_of_output(output: Tensor, target: Tensor) -> tuple[Tensor, T
 _ALL = (
     Subject("mlp", MLP, nn.CrossEntropyLoss(), _features, learning_rate=0.05),
     Subject("resnet", ResNet, nn.CrossEntropyLoss(), _images, grain=20, learning_rate=0.008),
+    Subject("norms", Norms, nn.CrossEntropyLoss(), _images, grain=20, learning_rate=0.008),
     Subject("gpt", GPT, masked_loss, _text, grain=20, learning_rate=0.05, metrics={"accuracy": token_accuracy}),
     Subject(
         "gpt-module",

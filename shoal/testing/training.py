@@ -208,7 +208,7 @@ def _spec(order: Order, strategy: Strategy[Any], workers: int) -> RunSpec:
     plan, subject = order.plan, order.plan.what
     what = {
         "global_batch": plan.global_batch, "epochs": plan.epochs, "seed": plan.seed, "clip": plan.clip,
-        "precision": plan.precision, "grain": plan.grain,
+        "precision": plan.precision, "grain": plan.grain, "statistics": plan.statistics,
     }  # fmt: skip
     quiet = {
         "eval_every": f"{plan.epochs} epochs", "eval_batch": 64, "checkpoint.every": "never", "comm.timeout_s": 30.0,
