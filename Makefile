@@ -10,23 +10,28 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$python && break; done)
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test check bench format clean distclean
+.PHONY: help demo test soak check documented bench format clean distclean
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo       train the digits example on 2 workers"
+	@echo "make demo       one script on 1 and 3 workers, one of them killed: the same bits"
 	@echo "make test       run every test"
+	@echo "make soak       random programs, ways and histories, judged by the laws: ARGS=\"--minutes 30 --seed 7\""
 	@echo "make check      lint, format, types, layers, spelling"
+	@echo "make documented run every command line of README and docs"
 	@echo "make bench      compare with raw DDP, Lightning, Accelerate and Ray Train"
 	@echo "make format     let ruff format the code"
 	@echo "make clean      remove caches and build products (make distclean: and $(VENV))"
 
 demo: $(RUNS)
-	$(BIN)/shoal train examples/digits.py --workers 2 $(ARGS)
+	@$(BIN)/python scripts/demo.py $(ARGS)
 
 test: $(INSTALLED)
 	@scripts/install-system-packages
 	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
+
+soak: $(INSTALLED)
+	$(BIN)/python -m shoal.testing.soak $(ARGS)
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -34,6 +39,9 @@ check: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell
+
+documented: $(INSTALLED)
+	@$(BIN)/python scripts/documented_commands.py $(ARGS)
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/peers.py $(ARGS)

@@ -1,7 +1,7 @@
 """Does `incremental` train as well as `allreduce`, and with how many fewer bytes? Three models, both ways.
 
-    python benchmarks/accuracy.py --cifar10 DIR --runs runs/accuracy --json accuracy.json
-    python benchmarks/accuracy.py --text FILE --runs runs/accuracy --json bytes.json
+    .venv/bin/python benchmarks/accuracy.py --cifar10 DIR --runs runs/accuracy --json accuracy.json
+    .venv/bin/python benchmarks/accuracy.py --text FILE --runs runs/accuracy --json bytes.json
 
 ResNet-20, and the MLP of slow_links.py, are trained on CIFAR-10 with several seeds on two workers; what counts is the
 accuracy on the test set after the last epoch. `allreduce`, whose result does not depend on the link, has both workers

@@ -1,6 +1,6 @@
 """Time of a sum over ranks on this host: shared memory against gloo, one thread a rank.
 
-    python benchmarks/allreduce.py [--ranks 2] [--rounds 15] [--json FILE]
+    .venv/bin/python benchmarks/allreduce.py [--ranks 2] [--rounds 15] [--json FILE]
 
 Both backends run in the same processes, in turn, so that what else the machine does falls on both alike. A
 figure is the median over rounds of the slowest rank's time.

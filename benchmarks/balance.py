@@ -1,6 +1,6 @@
 """One of two workers is 2 or 4 times slower: how much of the speed of both together is left? Shoal beside plain DDP.
 
-    python benchmarks/balance.py --json balance.json
+    .venv/bin/python benchmarks/balance.py --json balance.json
 
 The slow worker computes each of its passes 2 or 4 times. Both systems are started with and without it, and then take
 turns of a few steps, in an order drawn anew in each round, so that what else the machine does meets all of them alike.

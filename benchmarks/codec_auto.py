@@ -4,7 +4,7 @@ Links: ``shm`` and ``loopback`` join two workers of this machine; others, such a
 of a link between two hosts (network namespaces: needs root), over which each has one worker. With
 ``--strategy parameter-server`` the server is on the first host.
 
-    python benchmarks/codec_auto.py --json codec_auto.json
+    .venv/bin/python benchmarks/codec_auto.py --json codec_auto.json
 
 A round is one turn of each, so that what else the machine does meets both alike; reported is the median over rounds of
 none's time by auto's. The first steps, in which ``auto`` measures and chooses, are not in it: they are few in a run.

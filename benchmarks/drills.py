@@ -1,7 +1,7 @@
 """What do the strategies survive? `shoal drill` for each of them, on four models: workers and servers are killed and
 frozen, and the link of a host is cut.
 
-    python benchmarks/drills.py --cifar10 DIR --text FILE --json drills.json
+    .venv/bin/python benchmarks/drills.py --cifar10 DIR --text FILE --json drills.json
 
 Every drill runs over two hosts, network namespaces joined by a link (needs root). A model whose data is not given is
 left out, and so said. A cell of the table is the worst of its faults; the exit status is not 0 where a law was broken.

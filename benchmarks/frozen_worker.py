@@ -1,6 +1,6 @@
 """One of three workers is frozen for ten seconds: how long do the others stand still? `async` beside BSP.
 
-    python benchmarks/frozen_worker.py --json frozen.json
+    .venv/bin/python benchmarks/frozen_worker.py --json frozen.json
 
 Both strategies have servers. Every worker writes down when a commit of its own was acknowledged. What is reported is
 the longest time between two commits of one and the same of the other workers while the frozen one sleeps, and the share

@@ -1,6 +1,6 @@
 """Loading alone, beside others: decoded images, tabular rows, and the first batch after a resume.
 
-    python benchmarks/loading.py --cifar10 DIR --rounds 5 --json loading.json
+    .venv/bin/python benchmarks/loading.py --cifar10 DIR --rounds 5 --json loading.json
 
 Images: 50,000 of CIFAR-10 as JPEG (DIR has train.parquet with columns image and label), or synthetic ones of that size.
 Every loader shuffles, has 2 cores, and 2 processes where it uses processes; each runs in a process of its own with one

@@ -1,7 +1,7 @@
 """The same work on raw DDP, Lightning, Accelerate, Ray Train and Shoal, interleaved: who is how fast?
 
     benchmarks/setup_peers.sh                        # once: the peers' environment, .venv-peers
-    python benchmarks/peers.py --json peers.json --out peers.md
+    .venv/bin/python benchmarks/peers.py --json peers.json --out peers.md
 
 In every round each peer runs once, in an order drawn anew, in processes of its own: 2 workers with one
 thread each and 64 samples a worker and step. What is measured is samples per second after the first 10

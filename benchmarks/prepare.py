@@ -1,7 +1,7 @@
 """A CSV shuffled by the hash of a key into 16 Parquet shards: `shoal prepare` beside Spark `local[2]`, in turns.
 
-    python -m benchmarks.prepare --size 2GB --rounds 3 --out prepare.json
-    python -m benchmarks.prepare --size 5GB --memory 1GiB --peers shoal --rounds 1 --out memory.json
+    .venv/bin/python -m benchmarks.prepare --size 2GB --rounds 3 --out prepare.json
+    .venv/bin/python -m benchmarks.prepare --size 5GB --memory 1GiB --peers shoal --rounds 1 --out memory.json
 
 The CSV is made once, in a cache folder. Both are told the types of the columns or see them for themselves in no pass of
 their own, and write zstd. A run counts from the start of the process to its end; peak memory is the resident set of all

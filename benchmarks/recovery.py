@@ -1,7 +1,7 @@
 """How long does training stand still when a worker is killed, frozen or joins? Shoal, torchrun and torchft.
 
     benchmarks/setup_peers.sh                        # once: the peers' environment, .venv-peers
-    python benchmarks/recovery.py --json recovery.json --out recovery.md
+    .venv/bin/python benchmarks/recovery.py --json recovery.json --out recovery.md
 
 3 workers with one thread each. All are watched in the same way from outside, by the times at which steps were
 committed; a step counts when nobody had committed it before, so that going back to a checkpoint is part of the pause.

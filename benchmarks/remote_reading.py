@@ -1,6 +1,6 @@
 """The loader alone from real HDFS and real S3, against the same data set on the local disk.
 
-    python benchmarks/remote_reading.py --cifar10 DIR --rounds 5 --json remote.json
+    .venv/bin/python benchmarks/remote_reading.py --cifar10 DIR --rounds 5 --json remote.json
 
 Images: CIFAR-10 as JPEG (DIR has train.parquet with columns image and label) eight times over, or synthetic ones of
 that size, decoded. Rows: of 16 numbers and a label. In row groups of the size that `shoal prepare` makes. The loader

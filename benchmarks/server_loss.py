@@ -1,6 +1,6 @@
 """A server of the key-value store is killed or frozen: how long does a client wait, and is anything lost or doubled?
 
-    python benchmarks/server_loss.py --json server_loss.json
+    .venv/bin/python benchmarks/server_loss.py --json server_loss.json
 
 Two servers with a copy each; a client pushes without a pause, one array over both. Now and then the process that holds
 a server is killed (SIGKILL) or frozen (SIGSTOP), once its copy is in step again. What is reported is the longest time

@@ -1,6 +1,6 @@
 """Two hosts on a slow link: how soon, and with how many bytes, does training reach a loss? Shoal beside DDP.
 
-    python benchmarks/slow_links.py --cifar10 DIR --json slow_links.json --plot docs/slow_links.png
+    .venv/bin/python benchmarks/slow_links.py --cifar10 DIR --json slow_links.json --plot docs/slow_links.png
 
 The hosts are network namespaces, their links shaped by tc; each has one worker with one thread. All contestants train
 the same model from the same parameters on the same samples in the same order, with the same global batch and learning

@@ -1,6 +1,6 @@
 """Where the time of a Shoal run goes: ResNet-20 with a checkpoint every 50 steps, by named spans.
 
-    python benchmarks/spans.py --steps 200 --json spans.json
+    .venv/bin/python benchmarks/spans.py --steps 200 --json spans.json
 
 Overheads of a few per cent drown in the difference of two noisy totals; a span is measured where the time
 is spent. Needs .venv-peers (benchmarks/setup_peers.sh), or --python of an environment with Shoal.

@@ -1,7 +1,7 @@
 """A large embedding table over several servers: does traffic follow the rows that are touched, and not the table?
 
-    python benchmarks/sparse_table.py --json sparse.json                    # 2 GB over 2 servers
-    python benchmarks/sparse_table.py --gigabytes 0.25                      # where memory is short
+    .venv/bin/python benchmarks/sparse_table.py --json sparse.json                    # 2 GB over 2 servers
+    .venv/bin/python benchmarks/sparse_table.py --gigabytes 0.25                      # where memory is short
 
 Batches touch a share of the table's rows, drawn at random: they are pulled, and pushed back as gradients. What is
 reported is the bytes of all messages, both ways, beside the bytes of the rows themselves. The servers are processes of

@@ -1,6 +1,6 @@
 """How long from the command to the end of the first step: `shoal train` against `torchrun`, 2 workers each.
 
-    python benchmarks/startup.py --rounds 11 --json startup.json
+    .venv/bin/python benchmarks/startup.py --rounds 11 --json startup.json
 
 Both run a script as small as the digits example, turn and turn about, in an order drawn anew; a first
 round, which reads everything from disk, is left out. Needs .venv-peers (benchmarks/setup_peers.sh), or

@@ -1,7 +1,7 @@
 """An array to a server and back: Shoal's transport and its store, Ray actors, torch RPC, a raw TCP echo, interleaved.
 
     benchmarks/setup_peers.sh                        # once: the peers' environment, .venv-peers
-    python benchmarks/transport.py --json transport.json --out transport.md
+    .venv/bin/python benchmarks/transport.py --json transport.json --out transport.md
 
 Every transport has a client and a server process with one thread each for computing. In every round each is started,
 warmed up, exchanges arrays of each size and is ended, in an order drawn anew: none of them has to do with what the

@@ -23,6 +23,11 @@ from shoal.testing.services.sharing import keepers
 hypothesis.settings.register_profile("shoal", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("shoal")
 
+# What a script starts in the background (`make test &`) has SIGINT ignored, and so has all that it starts in turn; but
+# tests send it, to themselves and to their children.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 _GRACE_S = 20.0  # nobody waits so long where nothing is left
 _SHARED_MEMORY = Path("/dev/shm")
 

@@ -54,7 +54,7 @@ class TrainProcess:
         try:
             if self.status() is None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(self.pid, signal.SIGINT)
+                    os.kill(self.pid, signal.SIGTERM)  # SIGINT may be ignored, where a script started the drill
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(POLITE_S)
         finally:  # also after a second Ctrl-C

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from pathlib import Path
@@ -11,7 +12,7 @@ from checkpoint_cases import assert_belongs_together, cursor_at, save, state_at
 
 from shoal.checkpoint.catalog import Catalog
 from shoal.checkpoint.format import read, write
-from shoal.checkpoint.manifest import Manifest
+from shoal.checkpoint.manifest import Manifest, _canonical, _checksum
 from shoal.core.errors import CheckpointError
 
 pytestmark = pytest.mark.unit
@@ -124,3 +125,29 @@ def test_when_all_are_damaged_the_error_names_them_and_the_way_out(tmp_path: Pat
     assert "step-00000001" in message
     assert "step-00000002" in message
     assert "--run-dir" in message
+
+
+@pytest.mark.parametrize(
+    ("cursor", "said"),
+    [
+        ({"epoch": -1}, "is no position in a run"),
+        ({"samples": "many"}, "is no position in a run"),
+        ({"step": True}, "is no position in a run"),
+        ({"step": 1 << 60}, "which is not its name"),
+    ],
+)
+def test_a_cursor_that_makes_no_sense_is_passed_over_though_its_checksum_is_right(
+    tmp_path: Path, cursor: dict[str, object], said: str
+) -> None:
+    save(tmp_path, 3)
+    path = save(tmp_path, 6) / "manifest.json"
+    document = json.loads(path.read_bytes())
+    document.pop("checksum")
+    document["cursor"].update(cursor)
+    path.write_bytes(_canonical({**document, "checksum": _checksum(document)}))
+    told: list[str] = []
+    found = Catalog(tmp_path).newest_valid(told.append)
+    assert found is not None
+    assert found.cursor.step == 3
+    assert len(told) == 1
+    assert said in told[0]

@@ -103,7 +103,7 @@ class FakeRun:
 
 
 def main() -> int:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     words = sys.argv[1:]
     given = dict(zip(words[1::2], words[2::2], strict=False))
     run = FakeRun(Path(words[0]).name, Path(given["--run-dir"]), int(given.get("--workers", 3)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import shutil
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 from e2e import Run, Shoal
 from e2e_script import SCRIPT
+
+from shoal.checkpoint.manifest import _canonical, _checksum
 
 pytestmark = pytest.mark.ranks
 
@@ -94,5 +97,20 @@ def test_all_of_them_damaged(stopped: Shoal) -> None:
     assert sorted(path.stat().st_mtime_ns for path in stopped.run.checkpoints.rglob("*")) == before
     # which is what one can do
     shutil.rmtree(stopped.run.checkpoints)
+    assert stopped.train(*WORDS).status == 0
+    assert stopped.run.outcome() == Run(stopped.directory / "whole").outcome()
+
+
+def test_a_position_that_no_run_can_have(stopped: Shoal) -> None:
+    """Its checksum is right: somebody has edited it, or written it with another program."""
+    path = stopped.run.checkpoints / "step-00000017" / "manifest.json"
+    document = json.loads(path.read_bytes())
+    document.pop("checksum")
+    document["cursor"]["batch"] = 4711
+    path.write_bytes(_canonical({**document, "checksum": _checksum(document)}))
+    message = stopped.train(*WORDS).message()
+    assert "the checkpoint of step 17 is whole, but makes no sense" in message
+    assert "it is at batch 4711 of an epoch that has 12" in message
+    shutil.rmtree(path.parent)  # as the message says
     assert stopped.train(*WORDS).status == 0
     assert stopped.run.outcome() == Run(stopped.directory / "whole").outcome()

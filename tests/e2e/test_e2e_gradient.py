@@ -16,13 +16,14 @@ torch.manual_seed(0)
 def loss(model, batch):
     x, y = batch
     value = ((model(x) - y) ** 2).mean()
-    return value + (0 * model.weight.sum()).abs().sqrt() * 0 if seen() > 6 else value
-calls = []
-def seen():
-    calls.append(1)
-    return len(calls)
+    return value + (0 * model.weight.sum()).abs().sqrt() * 0 if len(steps) == 6 else value
+steps = []  # counted by the optimizer: the loss is also called before the first step, to look at the program
+def optimizer(parameters):
+    sgd = torch.optim.SGD(parameters, lr=0.01)
+    sgd.register_step_post_hook(lambda *_: steps.append(1))
+    return sgd
 shoal.Trainer(
-    model=nn.Linear(4, 1), loss=loss, optimizer=lambda p: torch.optim.SGD(p, lr=0.01),
+    model=nn.Linear(4, 1), loss=loss, optimizer=optimizer,
     train=(torch.randn(64, 4), torch.randn(64, 1)), global_batch=16, epochs=4, passes="merged",
     checkpoint={"every": "1 step"}, eval_every="never", run_dir="run",
 ).fit()

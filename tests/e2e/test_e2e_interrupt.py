@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shlex
 import signal
+import socket
 import sys
+import time
 from collections.abc import Callable
 
 import pytest
@@ -55,6 +57,60 @@ def test_twice_ends_at_once(shoal_here: Shoal, shoal_process: Callable[..., Proc
     assert shoal_here.train("--workers", "2", "--run-dir", "whole").status == 0
     assert shoal_here.train("--workers", "2", "--run-dir", "run").status == 0
     assert shoal_here.run.outcome() == Run(shoal_here.directory / "whole").outcome()
+
+
+STUCK = """
+import os, time
+from pathlib import Path
+import shoal, torch
+from torch import nn
+from shoal.launch.session import current
+
+class Net(nn.Linear):
+    def forward(self, x):
+        rank, control = current().rank, current().control
+        if self.training and WHO and control.progress(current().world.seat)[0] == 7 and not Path("stuck").exists():
+            Path(f"stuck-{rank}").touch()
+            time.sleep(600)
+        return super().forward(x)
+
+data = (torch.randn(60, 8, generator=torch.Generator().manual_seed(1)), torch.arange(60) % 3)
+shoal.Trainer(
+    Net(8, 3), nn.CrossEntropyLoss(), lambda p: torch.optim.SGD(p, lr=0.1), data, global_batch=12, epochs=3,
+    checkpoint={"every": "5 steps"},
+).fit()
+"""
+
+
+@pytest.mark.parametrize(("who", "stuck"), [("rank == 1", [1]), ("True", [0, 1, 2])], ids=["one", "all"])
+def test_a_run_that_does_not_get_on_is_not_waited_for(
+    shoal_here: Shoal, shoal_process: Callable[..., Process], who: str, stuck: list[int]
+) -> None:
+    """One worker of three does nothing in the middle of a step, and the others wait for it; or all of them do nothing.
+    Where some are left, they end the step and save."""
+    shoal_here.write(STUCK.replace("WHO", who))
+    words = ("script.py", "--workers", "3", "--run-dir", "run")
+    process = shoal_process(*words)
+    marks = [shoal_here.directory / f"stuck-{rank}" for rank in stuck]
+    eventually(lambda: all(mark.exists() for mark in marks))
+    eventually(lambda: "step-00000005" in shoal_here.run.names())
+    (shoal_here.directory / "stuck").touch()  # once is enough
+    asked_s = time.monotonic()
+    process.kill(signal.SIGINT)
+    done = process.end()
+    assert time.monotonic() - asked_s < 15, "5 s on a calm machine; 30 where a step moves"
+    assert done.status == 130, done
+    if stuck == [1]:
+        assert f"worker 1 of 3 on {socket.gethostname()} was lost at step 7 (forward): no progress for" in done.err
+        assert "in forward after the run was asked to stop" in done.err
+        assert "interrupted at step" in done.out
+    else:
+        who = f"worker 0, worker 1, worker 2 on {socket.gethostname()}: no progress at step 7 (forward)"
+        assert f"shoal: ended at once, without saving ({who})" in done.err
+        assert "the same command with --run-dir run goes on from the last checkpoint" in done.err
+    assert (shoal_here.run.names()[-1] > "step-00000005") == (stuck == [1])
+    assert shoal_here.train(*words[1:]).status == 0
+    assert shoal_here.run.summary()["coverage"] == {"expected": 180, "once": 180, "missed": 0, "repeated": 0}
 
 
 @pytest.mark.parametrize("hang", [False, True])

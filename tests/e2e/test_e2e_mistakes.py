@@ -58,6 +58,10 @@ IN_THE_SCRIPT = {
         {"optimizer": "lambda parameters: 3"},
         r"the function given as optimizer returned int, not an optimizer: give",
     ),
+    "optimizer of another model": (
+        {"optimizer": "lambda parameters: torch.optim.SGD(nn.Linear(10, 4).parameters(), lr=0.1)"},
+        r"holds 0 of the model's \d+ parameters, and 2 that are not the model's: .* would never change",
+    ),
     "schedule": ({"settings": "epochs=1, schedule=0.1"}, r"schedule=0\.1: give one of shoal\.schedules"),
     "metrics": ({"settings": "epochs=1, metrics=['accuracy']"}, r"metrics=\['accuracy'\]: give a dictionary"),
     "callbacks": (
@@ -123,11 +127,14 @@ def test_another_program_on_another_worker(shoal_here: Shoal, wrong: dict[str, s
         (("--set", "clip.weights=[1,-1]"), r"lower end must be below"),
         (("--set", "clip=3"), r"clip=3"),
         (("--set", "seed.a=3"), r"unknown setting 'seed\.a'"),
+        (("--set", "checkpoint.monitor=val_loss"), r"nothing measures it: .*\(known: test_accuracy, test_loss\)"),
+        (("--codec", "int9", "--set", "workers=1"), r"did you mean 'int8'"),
     ],
 )
 def test_on_the_command_line(shoal_here: Shoal, words: tuple[str, ...], message: str) -> None:
     shoal_here.write(program())
-    done = shoal_here.train("--workers", "2", "--run-dir", "run", *words)
+    workers = () if "workers=1" in words else ("--workers", "2")
+    done = shoal_here.train(*workers, "--run-dir", "run", *words)
     assert re.search(message, done.message()), done.err
     assert shoal_here.files() == {"script.py"}
 
@@ -244,8 +251,10 @@ def bad():
         f"the loss became NaN or infinite at step 10 on worker {workers - 1}; the update was not applied.\n"
         f"The last good checkpoint is {last}\n"
     )
-    assert "Try a lower learning rate" in message
+    assert "part 0 of the data has NaN in sample 219" in message
+    assert "--job fill:columns=" in message
     assert "checkpoint     step 10" in done.out
+    assert "to go on" not in done.out, "it would be the same there again"
     assert shoal_here.run.names() == ["step-00000005", "step-00000010"]
     summary = shoal_here.run.summary()
     assert summary["status"] == "failed"

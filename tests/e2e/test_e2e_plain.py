@@ -73,7 +73,7 @@ def test_mistakes_on_workers_that_a_script_starts(tmp_path: Path, start: Callabl
     assert "because a file is in its place: choose another --run-dir" in done["directory"].message()
     own = done["own"]
     assert own.status == 1
-    assert own.err.startswith(f"shoal: worker 1 of 2 on {os.uname().nodename} failed at step 0 (forward)\n\n  File ")
+    assert own.err.startswith(f"shoal: worker 1 of 2 on {os.uname().nodename} failed at step 0 (compare)\n\n  File ")
     assert (own.err + own.out).count("\nValueError: bad pixel") == 1
     assert "in loss\n" in own.err
     assert "Traceback" not in own.err

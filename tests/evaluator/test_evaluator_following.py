@@ -63,7 +63,9 @@ class Scene:
         self.config = resolve(
             ("test", {"global_batch": 8, "steps": 8, "evaluator": {"enabled": True, "every_s": 0}, **settings})
         )
-        self.run_dir.create(self.config.model_copy(update={"layout": "as_given"}), None)
+        settled = self.config.model_copy(update={"layout": "as_given"})
+        self.run_dir.create(settled, None)
+        self.run_dir.keep(settled, None)
         generator = torch.Generator().manual_seed(3)
         self.test = torch.randn(21, 4, generator=generator), torch.randint(0, 4, (21,), generator=generator)
         self.reports: list[dict[str, Any]] = []

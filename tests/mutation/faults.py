@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -18,7 +19,10 @@ from torch import nn
 import shoal.core.cursor
 import shoal.core.order
 import shoal.strategies.allreduce
+import shoal.strategies.batch_statistics
+import shoal.strategies.drawing
 import shoal.strategies.replica
+import shoal.train.draws
 import shoal.train.run
 from shoal.comm.shm import ShmGroup
 from shoal.comm.shm_reducer import ShmReducer
@@ -30,9 +34,13 @@ from shoal.data.tensors import TensorSource
 from shoal.launch.session import Session
 from shoal.strategies.allreduce import AllReduce, AllReduceReplica
 from shoal.strategies.base import Work
+from shoal.strategies.batch_statistics import BatchStatistics
 from shoal.strategies.buffers import RunningBuffers
+from shoal.strategies.drawing import SampleDrawing
+from shoal.strategies.gradient_accumulator import GradientAccumulator
 from shoal.strategies.objective import _FunctionObjective, _ModuleObjective
 from shoal.strategies.replica import ModelReplica
+from shoal.strategies.statistics_exchange import Exchange, Kind, Row
 from shoal.testing.subjects import Subject
 from shoal.train.rates import Rates
 from shoal.train.run import Run
@@ -103,14 +111,18 @@ def order_the_same_in_every_epoch(session: Session) -> None:
 
 
 def gradient_counted_twice(session: Session) -> None:
-    original = AllReduceReplica._add
+    original = GradientAccumulator._add
 
-    def add(self: AllReduceReplica, at: int, parameter: Any) -> None:
+    def add(self: GradientAccumulator, at: int, parameter: Any) -> None:
         if session.world.rank == 1 and at == 0:
             parameter.grad.mul_(2)
         original(self, at, parameter)
 
-    put(AllReduceReplica, "_add", add)
+    put(GradientAccumulator, "_add", add)
+
+
+def gradients_from_elsewhere_counted(session: Session) -> None:
+    put(GradientAccumulator, "_arrived", GradientAccumulator._add)
 
 
 def update_applied_twice(session: Session) -> None:
@@ -173,14 +185,13 @@ def unused_means_zero(session: Session) -> None:
 
 
 def clipped_before_the_sum(session: Session) -> None:
-    original = AllReduceReplica._add
+    original = GradientAccumulator._add
 
-    def add(self: AllReduceReplica, at: int, parameter: Any) -> None:
-        assert self.runtime.clip.norm is not None
-        nn.utils.clip_grad_norm_([parameter], self.runtime.clip.norm * 50)  # of a sum over 50 samples
+    def add(self: GradientAccumulator, at: int, parameter: Any) -> None:
+        nn.utils.clip_grad_norm_([parameter], 0.05 * 50)  # of a sum over 50 samples
         original(self, at, parameter)
 
-    put(AllReduceReplica, "_add", add)
+    put(GradientAccumulator, "_add", add)
     put(shoal.strategies.replica, "clip_gradients", lambda clip, parameters: None)
 
 
@@ -226,11 +237,43 @@ def statistics_move_with_each_grain(session: Session) -> None:
 
 
 def dropout_seeded_by_worker(session: Session) -> None:
-    original = taken(shoal.strategies.replica, "grain_seed")
+    original = taken(shoal.strategies.replica, "step_seed")
+    put(shoal.strategies.replica, "step_seed", lambda seed, step: original(seed + session.world.rank, step))
+
+
+def dropout_the_same_in_every_step(session: Session) -> None:
+    original = taken(shoal.strategies.replica, "step_seed")
+    put(shoal.strategies.replica, "step_seed", lambda seed, step: original(seed, 0))
+
+
+def dropout_by_place_in_the_pass(session: Session) -> None:
+    _fill_with(lambda samples: np.arange(len(samples)))
+
+
+def dropout_by_grain(session: Session) -> None:
+    """As if all samples of a pass were numbered from its first one."""
+    _fill_with(lambda samples: samples[0] + np.arange(len(samples)))
+
+
+def _fill_with(change: Any) -> None:
+    """Only in training: the trial before it would find out."""
+    original = SampleDrawing.forward
+    put(SampleDrawing, "forward", lambda self, samples, seed: original(self, change(samples), seed))
+    trial = taken(shoal.train.draws, "_add_up")
+
+    def honest(*given: Any) -> Any:
+        with mock.patch.object(SampleDrawing, "forward", original):
+            return trial(*given)
+
+    put(shoal.train.draws, "_add_up", honest)
+
+
+def every_call_of_dropout_the_same(session: Session) -> None:
+    original = taken(shoal.strategies.drawing, "fill_by_sample")
     put(
-        shoal.strategies.replica,
-        "grain_seed",
-        lambda seed, step, grain: original(seed + session.world.rank, step, grain),
+        shoal.strategies.drawing,
+        "fill_by_sample",
+        lambda view, call, samples, keep: original(view, 12345, samples, keep),
     )
 
 
@@ -252,7 +295,7 @@ def step_with_nan_applied(session: Session) -> None:
 
 def nan_not_noticed(session: Session) -> None:
     blind = SimpleNamespace(**{**vars(math), "isfinite": lambda value: True})
-    put(shoal.strategies.allreduce, "math", blind)
+    put(shoal.strategies.replica, "math", blind)
 
 
 def statistics_not_rolled_back(session: Session) -> None:
@@ -288,7 +331,13 @@ def evaluation_without_weights(session: Session) -> None:
 
 
 def evaluation_in_training_mode(session: Session) -> None:
-    put(nn.Module, "eval", lambda self: self.train())
+    original = ModelReplica.evaluate
+
+    def evaluate(self: ModelReplica, batch: Any) -> Any:
+        self.module.eval = self.module.train  # type: ignore[method-assign]
+        return original(self, batch)
+
+    put(ModelReplica, "evaluate", evaluate)
 
 
 # ---- checkpoints
@@ -319,3 +368,69 @@ def optimizer_not_restored(session: Session) -> None:
 def coverage_not_restored(session: Session) -> None:
     original = CoverageRecord.restore
     put(CoverageRecord, "restore", lambda self, counts, finished, first: original(self, 0 * counts, finished, first))
+
+
+# ---- batch normalisation over the whole batch
+
+
+def statistics_of_each_worker_its_own(session: Session) -> None:
+    original = Exchange.sums
+
+    def sums(self: Exchange, kind: Kind, call: int, count: int, numbers: Any) -> Any:
+        counts, everyone = original(self, kind, call, count, numbers)
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        counts[others], everyone[others] = 0, 0.0
+        return (counts, everyone) if count > 1 else original(self, kind, call, count, numbers)
+
+    put(Exchange, "sums", sums)
+
+
+def gradient_through_statistics_not_combined(session: Session) -> None:
+    original = Exchange.sums
+
+    def sums(self: Exchange, kind: Kind, call: int, count: int, numbers: Any) -> Any:
+        counts, everyone = original(self, kind, call, count, numbers)
+        if kind is Kind.BACKWARD:
+            everyone[:] = np.asarray(numbers) / self.size
+        return counts, everyone
+
+    put(Exchange, "sums", sums)
+
+
+def running_variance_biased(session: Session) -> None:
+    put(shoal.strategies.batch_statistics, "_unbiased", lambda squares, total: squares / total)
+
+
+def values_counted_wrong(session: Session) -> None:
+    original = taken(shoal.strategies.batch_statistics, "_moments")
+
+    def moments(given: Any) -> Any:
+        count, numbers = original(given)
+        return count + 1, numbers
+
+    if session.world.rank == 1:
+        put(shoal.strategies.batch_statistics, "_moments", moments)
+
+
+def mean_of_workers_means(session: Session) -> None:
+    original = taken(shoal.strategies.batch_statistics, "combine")
+
+    def combine(counts: Any, everyone: Any) -> Any:
+        total, _, _ = original(counts, everyone)
+        _, mean, squares = original([1 if count else 0 for count in counts], everyone)
+        return total, mean, squares * total / max(1, sum(1 for count in counts if count))
+
+    put(shoal.strategies.batch_statistics, "combine", combine)
+
+
+def worker_without_samples_counted(session: Session) -> None:
+    original = Exchange._meet
+
+    def meet(self: Exchange, mine: Row) -> Any:
+        return original(self, replace(mine, count=5) if mine.kind is Kind.ABSENT else mine)
+
+    put(Exchange, "_meet", meet)
+
+
+def running_statistics_moved_by_every_worker(session: Session) -> None:
+    put(BatchStatistics, "share", lambda self, otherwise: 1.0)

@@ -10,6 +10,7 @@ from shoal.testing.checks import (
     check_commits,
     check_coverage,
     check_evaluation,
+    check_gradients_from_elsewhere,
     check_nonfinite,
     check_resumes,
     check_same_bits_on_any_number,
@@ -37,6 +38,12 @@ def _coverage(trial: Trial) -> None:
 CHECKS: dict[str, Callable[[Trial], object]] = {
     "mlp": lambda trial: check_against_reference(trial, WORKERS, small("mlp")),
     "resnet": lambda trial: check_against_reference(trial, WORKERS, small("resnet")),
+    "statistics over all": lambda trial: check_against_reference(
+        trial, WORKERS, small("resnet", statistics="global"), weights=[2, 1]
+    ),
+    "statistics, one idle": lambda trial: check_against_reference(
+        trial, WORKERS, small("resnet", statistics="global"), weights=[0, 1]
+    ),
     "gpt": lambda trial: check_against_reference(trial, WORKERS, small("gpt")),
     "branches": lambda trial: check_against_reference(trial, WORKERS, small("branches")),
     # stated, because a run that finds means added up would fall back to equal grains
@@ -47,6 +54,7 @@ CHECKS: dict[str, Callable[[Trial], object]] = {
     "schedule": lambda trial: check_against_reference(trial, WORKERS, small("mlp", schedule="steps")),
     "same bits, gpt": lambda trial: check_same_bits_on_any_number(trial, (1, 2, 3), small("gpt")),
     "same bits, resnet": lambda trial: check_same_bits_on_any_number(trial, (1, 4), small("resnet")),
+    "gradients from elsewhere": lambda trial: check_gradients_from_elsewhere(trial, WORKERS, small("mlp")),
     "evaluation": _evaluation,
     "coverage": _coverage,
     "commits": lambda trial: check_commits(trial, WORKERS, small("mlp"), steps=1),

@@ -33,6 +33,7 @@ class Feed:
         self.callback = callback
         self.clock = Clock()
         self.step_s = 0.05
+        self.train_loss: float | None = None  # of the epoch so far, where it is not that of the step
         config = Config(global_batch=BATCHES.global_batch, epochs=epochs, workers=2)
         self.run = RunInfo(
             config=config,
@@ -56,7 +57,17 @@ class Feed:
         self.cursor = cursor or Cursor()
         resumed = None if cursor is None else "checkpoints/last"
         self.send(
-            RunStarted("allreduce", "shm", 2, self.cursor, self.run.total_steps, BATCHES.per_epoch, 1437, resumed)
+            RunStarted(
+                "allreduce",
+                "shm",
+                2,
+                self.cursor,
+                self.run.total_steps,
+                BATCHES.per_epoch,
+                1437,
+                resumed,
+                self.train_loss,
+            )
         )
 
     def step(self, times: int = 1, loss: float | None = None) -> None:
@@ -64,7 +75,8 @@ class Feed:
             after = BATCHES.after(self.cursor)
             self.clock.now += self.step_s
             taken = after.samples - self.cursor.samples
-            self.send(StepCommitted(after, loss or 1.0 / after.step, taken, (0.1,), self.step_s))
+            value = loss or 1.0 / after.step
+            self.send(StepCommitted(after, value, taken, (0.1,), self.step_s, train_loss=self.train_loss or value))
             self.cursor = after
 
     def evaluate(self, **values: float) -> Stop | None:

@@ -40,7 +40,7 @@ def test_each_step_and_evaluation_is_a_row_as_it_happens(tmp_path: Path) -> None
     assert [row["kind"] for row in table] == ["step"] * 12 + ["eval", "step"]
     assert table[0] == {
         "kind": "step", "time": "1700000000.250", "epoch": "0", "step": "1", "samples": "128",
-        "loss": "1.0", "lr": "0.1", "test_loss": "", "test_accuracy": "",
+        "loss": "1.0", "lr": "0.1", "train_loss": "1.0", "test_loss": "", "test_accuracy": "",
     }  # fmt: skip
     assert table[12]["test_accuracy"] == "0.5"
     assert table[12]["loss"] == ""

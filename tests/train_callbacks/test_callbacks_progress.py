@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,10 @@ from callback_feed import Clock, Feed
 from rich.console import Console
 
 from shoal.core.cursor import Cursor
-from shoal.core.events import CheckpointSaved, Fault, Warned
+from shoal.core.events import CheckpointSaved, Fault, MemberJoined, RunEnded, ViewChanged, Warned
 from shoal.train.callbacks import Progress
 from shoal.train.callbacks.display import PlainDisplay, Snapshot, bar_line
-from shoal.train.callbacks.pace import Pace, SmoothedLoss
+from shoal.train.callbacks.pace import Pace
 
 pytestmark = pytest.mark.unit
 HIDE_CURSOR = "\x1b[?25l"
@@ -161,6 +162,34 @@ def test_why_a_run_failed_is_left_to_whoever_started_it(tmp_path: Path) -> None:
     assert "ZeroDivisionError" not in stream.getvalue()
 
 
+def test_where_the_same_command_can_only_fail_again_it_is_not_offered(tmp_path: Path) -> None:
+    feed, stream = shown(tmp_path, terminal=False)
+    feed.start()
+    feed.step(5)
+    feed.send(RunEnded("failed", feed.cursor, "the loss became NaN", again=False))
+    assert "failed at step 5 of 48" in stream.getvalue()
+    assert "to go on" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_breaks_lines_between_words_but_not_commands(tmp_path: Path, width: int) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=width, highlight=False, color_system=None)
+    words = " ".join(f"word{number}" for number in range(60))
+    command = f"shoal train digits.py --run-dir {'long/' * 40}"
+    progress = Progress(console)
+    feed = Feed(progress, tmp_path, resume_command=command, header=(("strategy", words), ("workers", "2")))
+    feed.start()
+    feed.send(Warned(words))
+    feed.step(5)
+    feed.end("interrupted")
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip("\r") for line in stream.getvalue().splitlines()]
+    assert f"  to go on       {command}" in lines
+    assert not [line for line in lines if len(line) > width and command not in line and str(tmp_path) not in line]
+    assert re.findall(r"word\d+", " ".join(lines)) == 2 * words.split()
+    assert sum(line.startswith("            word") for line in lines) >= 3, "it goes on below its beginning"
+
+
 def test_a_run_that_was_stopped_says_why(tmp_path: Path) -> None:
     feed, stream = shown(tmp_path, terminal=False)
     feed.start()
@@ -189,6 +218,25 @@ def test_faults_and_warnings_are_shown_as_they_happen(tmp_path: Path) -> None:
     feed.send(Fault(9, "worker 1 on host-b", "killed by signal 9"))
     assert "warning: dropout draws per batch" in stream.getvalue()
     assert "fault at step 9: worker 1 on host-b: killed by signal 9" in stream.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_who_joins_is_one_line_and_the_display_counts_who_is_there_now(tmp_path: Path, terminal: bool) -> None:
+    feed, stream = shown(tmp_path, terminal)
+    feed.send(MemberJoined("worker", 0, "host-a", 10))  # who begins the run stands in its header
+    feed.start()
+    assert "has joined" not in stream.getvalue()
+    feed.step(12)
+    assert "2 workers" in stream.getvalue()
+    feed.run = replace(feed.run, workers=3, hosts=2)
+    feed.send(MemberJoined("worker", 2, "host-b", 20))
+    feed.send(ViewChanged(2, ("worker 0 on host-a", "worker 1 on host-a", "worker 2 on host-b")))
+    lines = [line for line in stream.getvalue().splitlines() if "has joined" in line]
+    assert [line[-70:].partition("worker 2 on")[2] for line in lines] == [
+        " host-b has joined: 3 workers on 2 hosts now"
+    ]
+    feed.step(12)
+    assert stream.getvalue().count("3 workers on 2 hosts") >= 2
 
 
 def test_what_is_noted_before_the_run_begins_is_shown_when_it_does(tmp_path: Path) -> None:
@@ -264,11 +312,16 @@ def test_pace_is_that_of_the_last_seconds() -> None:
     assert pace.seconds_left(240) == pytest.approx(50.0)
 
 
-def test_smoothed_loss_starts_at_the_first_and_follows() -> None:
-    loss = SmoothedLoss()
-    assert loss.value is None
-    loss.add(3.0)
-    assert loss.value == pytest.approx(3.0)
-    for _ in range(200):
-        loss.add(1.0)
-    assert loss.value == pytest.approx(1.0, abs=1e-3)
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_loss_is_that_of_the_epoch_so_far_also_before_the_first_step_of_a_resumed_run(
+    tmp_path: Path, terminal: bool
+) -> None:
+    feed, stream = shown(tmp_path, terminal)
+    feed.train_loss = 0.625
+    feed.start(Cursor(epoch=0, batch=11, step=11, samples=1408))
+    feed.evaluate(test_loss=0.5)  # it was interrupted between the step and its evaluation
+    assert "loss 0.625" in stream.getvalue()
+    feed.step(1, loss=0.125)
+    feed.evaluate(test_loss=0.25)
+    assert "step 12/48  loss 0.625  test_loss 0.25" in stream.getvalue()
+    assert "0.125" not in stream.getvalue()

@@ -11,9 +11,14 @@ from e2e import Run
 from self_hurt import Trials, assert_same, script
 
 pytestmark = pytest.mark.ranks
-DROPOUT = "nn.Dropout(0.2),"  # grains run one by one, so that who computed them leaves no trace: the same bits
+DROPOUT = "nn.Dropout(0.2),"
 AUTO = ("--set", "balance=auto")
 FINE = ("--set", "grain=2")  # ten grains to a batch
+EXACT = (
+    *FINE,
+    "--set",
+    "passes=grain",
+)  # they run one by one, so that who computed them leaves no trace: the same bits
 
 # the seconds of a sample on each worker at a step are what `costs` says
 MEASURED = """
@@ -71,8 +76,9 @@ def samples(run: Run, costs: list[float], step: int) -> list[int]:
 )
 def test_shares_move_to_the_quicker_worker_and_back(trials: Trials, norm: str, words: tuple[str, ...]) -> None:
     text = measured(SLOW_FOR_A_WHILE, norm=norm, epochs="5")
-    calm = trials.calm(text, "--workers", "2", *FINE)
-    done, run = trials.train(text, "--workers", "2", *FINE, *AUTO, *words)
+    fine = EXACT if norm else FINE
+    calm = trials.calm(text, "--workers", "2", *fine)
+    done, run = trials.train(text, "--workers", "2", *fine, *AUTO, *words)
     assert done.status == 0, done.err
     assert_same(run, calm, 0.0 if norm else 5e-6)
     assert not calm.events("balance")
@@ -89,8 +95,8 @@ def test_shares_move_to_the_quicker_worker_and_back(trials: Trials, norm: str, w
 def test_before_anything_is_measured_shares_follow_the_guess(trials: Trials, scarce: str) -> None:
     """It was right, and so it stays."""
     costs, before = "return [1.0, 4.0]", FOUND.format(second=SCARCE[scarce])
-    calm = trials.calm(measured(costs, norm=DROPOUT, epochs="1"), "--workers", "2", *FINE)
-    done, run = trials.train(measured(costs, before, norm=DROPOUT, epochs="1"), "--workers", "2", *FINE, *AUTO)
+    calm = trials.calm(measured(costs, norm=DROPOUT, epochs="1"), "--workers", "2", *EXACT)
+    done, run = trials.train(measured(costs, before, norm=DROPOUT, epochs="1"), "--workers", "2", *EXACT, *AUTO)
     assert done.status == 0, done.err
     assert_same(run, calm, 0.0)
     assert {tuple(samples(run, [1.0, 4.0], step)) for step in range(10)} == {(16, 4)}
@@ -101,7 +107,7 @@ def test_before_anything_is_measured_shares_follow_the_guess(trials: Trials, sca
 
 def test_a_wrong_guess_holds_until_it_is_measured(trials: Trials) -> None:
     text = measured("return [1.0, 1.0]", FOUND.format(second=SCARCE["few cores"]))
-    done, run = trials.train(text, "--workers", "2", *FINE, *AUTO)
+    done, run = trials.train(text, "--workers", "2", *EXACT, *AUTO)
     assert done.status == 0, done.err
     guess, right = run.events("balance")
     assert (guess["step"], guess["weights"]) == (0, [8.0, 2.0])
@@ -113,7 +119,7 @@ def test_a_wrong_guess_holds_until_it_is_measured(trials: Trials) -> None:
 
 def test_stated_weights_win(trials: Trials) -> None:
     text = measured(SLOW_FOR_A_WHILE)
-    done, run = trials.train(text, "--workers", "2", *FINE, *AUTO, "--set", "weights=[4,1]")
+    done, run = trials.train(text, "--workers", "2", *EXACT, *AUTO, "--set", "weights=[4,1]")
     assert done.status == 0, done.err
     assert not run.events("balance")
     assert {tuple(samples(run, [1.0, 1.0], step)) for step in range(5)} == {(16, 4)}
@@ -121,9 +127,9 @@ def test_stated_weights_win(trials: Trials) -> None:
 
 def test_survivors_keep_what_was_measured_of_them(trials: Trials) -> None:
     costs, hurt = "return {3: [1.0, 1.0, 4.0], 2: [1.0, 4.0]}[size]", "rank() == 1 and step() == 20 and die()"
-    calm = trials.calm(measured(costs, norm=DROPOUT), "--workers", "3", *FINE)
+    calm = trials.calm(measured(costs, norm=DROPOUT), "--workers", "3", *EXACT)
     text = measured(costs, norm=DROPOUT, forward=hurt)
-    done, run = trials.train(text, "--workers", "3", *FINE, *AUTO, "--max-restarts", "0")
+    done, run = trials.train(text, "--workers", "3", *EXACT, *AUTO, "--max-restarts", "0")
     assert done.status == 0, done.err
     assert_same(run, calm, 0.0)
     first, second = run.events("balance")
@@ -135,9 +141,9 @@ def test_survivors_keep_what_was_measured_of_them(trials: Trials) -> None:
 
 def test_a_newcomer_goes_by_the_shares_of_the_others(trials: Trials) -> None:
     costs = "return [1.0, 1.0, 4.0][:size]"
-    calm = trials.calm(measured(costs, norm=DROPOUT), "--workers", "3", *FINE)
+    calm = trials.calm(measured(costs, norm=DROPOUT), "--workers", "3", *EXACT)
     text = measured(costs, norm=DROPOUT, forward="rank() == 1 and step() == 14 and die()")
-    done, run = trials.train(text, "--workers", "3", *FINE, *AUTO)
+    done, run = trials.train(text, "--workers", "3", *EXACT, *AUTO)
     assert done.status == 0, done.err
     assert_same(run, calm, 0.0)
     assert run.events("balance")
@@ -145,10 +151,10 @@ def test_a_newcomer_goes_by_the_shares_of_the_others(trials: Trials) -> None:
 
 def test_a_run_that_goes_on_begins_with_the_guess(trials: Trials) -> None:
     text = measured("return [1.0, 4.0]", epochs="1")
-    done, run = trials.train(text, "--workers", "2", *FINE, *AUTO)
+    done, run = trials.train(text, "--workers", "2", *EXACT, *AUTO)
     assert done.status == 0, done.err
     assert run.events("balance")[-1]["weights"] == [8.0, 2.0]
-    done, run = trials.train(text, "--workers", "2", *FINE, *AUTO, "--epochs", "2")
+    done, run = trials.train(text, "--workers", "2", *EXACT, *AUTO, "--epochs", "2")
     assert done.status == 0, done.err
     assert samples(run, [1.0, 4.0], 12) == [10, 10]
     assert len(run.events("balance")) == 2
@@ -156,9 +162,9 @@ def test_a_run_that_goes_on_begins_with_the_guess(trials: Trials) -> None:
 
 def test_what_was_really_measured(trials: Trials) -> None:
     """Whatever clocks say on a busy machine, and whatever follows from it: the result is the same."""
-    calm = trials.calm(script(norm=DROPOUT), "--workers", "2", *FINE)
+    calm = trials.calm(script(norm=DROPOUT), "--workers", "2", *EXACT)
     slow = script(norm=DROPOUT, forward="rank() == 1 and time.sleep(0.002 * len(x))")
-    done, run = trials.train(slow, "--workers", "2", *FINE, *AUTO)
+    done, run = trials.train(slow, "--workers", "2", *EXACT, *AUTO)
     assert done.status == 0, done.err
     assert_same(run, calm, 0.0)
 
@@ -170,7 +176,7 @@ from shoal.train.feed import Feed
 if current().world.rank == 1:
     Feed.reshare = lambda *_: None
 """
-    done, run = trials.train(measured(SLOW_FOR_A_WHILE, before=deaf), "--workers", "2", *FINE, *AUTO)
+    done, run = trials.train(measured(SLOW_FOR_A_WHILE, before=deaf), "--workers", "2", *EXACT, *AUTO)
     assert done.status == 1
     (away,) = run.events("balance")
     assert f"did not divide the batch of step {away['step']} among them" in done.err

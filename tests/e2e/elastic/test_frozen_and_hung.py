@@ -52,6 +52,20 @@ def test_a_hanging_worker_is_put_out(trials: Trials) -> None:
     assert "script.py" in str(fault["stack"]), fault
 
 
+def test_a_hanging_member_of_a_team_is_put_out_and_nobody_who_waits_for_it(trials: Trials) -> None:
+    """Its team waits for it in a sum, the other team at the end of the round."""
+    words = ("--strategy", "hybrid", "--workers", "4", "--set", "hybrid.team=2", "--set", "elastic.hang_s=2")
+    hurt = script(norm=NORM, forward="rank() == 2 and step() >= 14 and once('hang') and time.sleep(600)")
+    done, run = trials.train(hurt, *words, "--set", "elastic.hang_steps=1")
+    assert done.status == 0, done.err
+    summary = run.summary()
+    assert summary["coverage"] == {"expected": 711, "once": 711, "missed": 0, "repeated": 0}
+    (fault,) = summary["faults"]
+    assert str(fault["member"]).startswith("worker 2 on "), fault
+    assert "no progress" in str(fault["cause"]), fault
+    assert "script.py" in str(fault["stack"]), fault
+
+
 @pytest.mark.parametrize("processes", [0, 1])
 def test_a_worker_whose_data_hang_is_put_out(trials: Trials, processes: int) -> None:
     """In the worker itself or in a process that reads for it, ahead of the step."""

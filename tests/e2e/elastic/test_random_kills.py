@@ -168,7 +168,7 @@ def test_twenty_kills_of_the_gpt(tmp_path: Path, shoal_process: Callable[..., Pr
     (tmp_path / "text").write_text("".join(draw.choice("abcdefgh \n") for _ in range(6000)))
     own = ["--data", str(tmp_path / "text"), "--layers", "1", "--heads", "2", "--width", "16", "--context", "16"]
     own += ["--global-batch", "16", "--epochs", "8"]
-    survive(shoal_process, tmp_path, 20, "shakespeare_gpt.py", ["--workers", "3"], own)
+    survive(shoal_process, tmp_path, 20, "shakespeare_gpt.py", ["--workers", "3", "--set", "passes=grain"], own)
 
 
 def _images(directory: Path) -> None:

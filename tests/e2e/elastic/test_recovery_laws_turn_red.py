@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from e2e import Done, Run
 from self_hurt import Trials, assert_same, script
 
 pytestmark = [pytest.mark.ranks, pytest.mark.mutation]
@@ -10,6 +11,8 @@ pytestmark = [pytest.mark.ranks, pytest.mark.mutation]
 DIES = "rank() == 1 and step() == 14 and die()"
 NORM = "nn.BatchNorm1d(16),"
 DIFFER, COVERAGE = "the parameters differ", "the coverage is"
+# by the run itself, at the next step at which workers compare; or in what it leaves, where it ends before that
+NOTICED = f"holds other parameters or running statistics|{DIFFER}"
 
 MUTATIONS = {
     "a rollback is skipped": (
@@ -17,7 +20,7 @@ MUTATIONS = {
 from shoal.strategies.allreduce import AllReduce
 AllReduce.discard = lambda self, replica: None
 """,
-        DIFFER,
+        NOTICED,
     ),
     "a sample is handed to two workers": (
         """
@@ -54,14 +57,14 @@ CoverageRecord.commit = lambda self, own, spans, order, readable: self._epoch.co
 import shoal.strategies.replica as replica
 replica.load_optimizer = lambda *given: None
 """,
-        DIFFER,
+        NOTICED,
     ),
     "a newcomer keeps its own weights": (
         """
 import shoal.strategies.replica as replica
 replica.load_model = lambda *given: None
 """,
-        DIFFER,
+        NOTICED,
     ),
     "a broken step is applied all the same": (
         """
@@ -78,6 +81,12 @@ AllReduce.discard = discard
 }
 
 
+def assert_lawful(done: Done, run: Run, calm: Run) -> None:
+    """Nobody has noticed anything, and there was nothing to notice."""
+    assert done.status == 0, done.err
+    assert_same(run, calm, 0.0)
+
+
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_a_fault_in_recovery_is_seen(trials: Trials, mutation: str) -> None:
     text, words = MUTATIONS[mutation]
@@ -85,9 +94,7 @@ def test_a_fault_in_recovery_is_seen(trials: Trials, mutation: str) -> None:
     hurt = script(norm=NORM, forward=f"{DIES}; step() > 14 and time.sleep(0.01)", epochs="4")
     calm = trials.calm(script(norm=NORM, epochs="4"), "--workers", "3")
     done, run = trials.train(hurt, "--workers", "3", run="right")
-    assert done.status == 0, done.err
-    assert_same(run, calm, 0.0)
+    assert_lawful(done, run, calm)
     done, run = trials.train(hurt.replace("class Net", f"{text}\n\nclass Net"), "--workers", "3")
-    assert done.status == 0, done.err
     with pytest.raises(AssertionError, match=words):
-        assert_same(run, calm, 0.0)
+        assert_lawful(done, run, calm)

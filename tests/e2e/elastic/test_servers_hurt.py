@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from e2e import Run
 from self_hurt import Trials, assert_same, script
@@ -11,16 +13,17 @@ pytestmark = pytest.mark.ranks
 NORM = "nn.BatchNorm1d(16),"
 BSP = ("--strategy", "parameter-server", "--servers", "2", "--workers", "3")
 ASYNC = ("--strategy", "async", "--servers", "2", "--workers", "3")
+DIE_TOGETHER = "step() == 14 and die(f'die {rank()}')"
 KILLS_SERVER = """
 import json
 
-def kill_server(name="server"):
+def kill_server(name="server", number=signal.SIGKILL):
     "The first process of server 0, as the log of the run has it."
     if not once(name):
         return
     lines = [json.loads(line) for line in open("run/events.jsonl") if line.endswith("\\n")]
     pids = [one["pid"] for one in lines if one["kind"] == "member_joined" and one.get("role") == "server"]
-    os.kill(pids[0], signal.SIGKILL)
+    os.kill(pids[0], number)
 """
 
 
@@ -71,13 +74,24 @@ def test_a_server_without_a_copy_dies_and_the_run_goes_back(trials: Trials) -> N
     assert_same(run, calm)
 
 
+def test_a_server_without_a_copy_freezes_and_only_one_deadline_counts(trials: Trials) -> None:
+    """It is put out when its time is over; whoever waits for it is neither put out with it nor gives up."""
+    settings = "checkpoint={'every': '5 steps'}, elastic={'hang_s': 4.0},"
+    calm = trials.calm(script(norm=NORM, settings=settings), *BSP)
+    freezes = "rank() == 1 and step() == 14 and kill_server(number=signal.SIGSTOP)"
+    done, run = trials.train(with_servers_hurt(script(norm=NORM, settings=settings, forward=freezes)), *BSP)
+    assert done.status == 0, done.err
+    assert_same(run, calm)
+    assert [fault["member"].split()[0] for fault in run.summary()["faults"]] == ["server"]
+
+
 TABLE = "self.table = nn.Embedding(3000, 4, sparse=True)"
 ROWS = "(x * 1000).abs().long().clamp(max=2999)"  # ten of a sample
 
 
-def with_a_table(text: str) -> str:
+def with_a_table(text: str, momentum: str = "") -> str:
     """The same with an embedding, of which a batch touches few rows."""
-    text = text.replace(", momentum=0.9", "").replace("self.body = ", f"{TABLE}\n        self.body = ")
+    text = text.replace(", momentum=0.9", momentum).replace("self.body = ", f"{TABLE}\n        self.body = ")
     return text.replace("return self.body(x)", f"return self.body(x) + self.table({ROWS}).mean(1)")
 
 
@@ -165,3 +179,41 @@ def test_nobody_gets_further_ahead_of_a_frozen_worker_than_the_bound(trials: Tri
     assert 6 in first, "all that they have done meanwhile"
     assert staleness["max"] <= 2 * (2 * 2 + 1), "each of the others, from two behind to three ahead"
     assert sum(staleness["histogram"].values()) == 36
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--strategy", "parameter-server", "--workers", "2", "--set", "server.replicas=2"),
+        ("--strategy", "hybrid", "--workers", "4", "--set", "hybrid.outer=parameter-server", "--set", "hybrid.team=2"),
+    ],
+    ids=["replicas", "teams"],
+)
+def test_all_workers_die_and_the_servers_live(trials: Trials, words: tuple[str, ...]) -> None:
+    """What was done after the checkpoint is done again to what was loaded: no record of before stands for it."""
+    how = {"norm": NORM, "settings": "checkpoint={'every': '5 steps'}, passes='grain',"}
+    calm = trials.calm(script(**how), *words)
+    done, run = trials.train(script(**how, forward=DIE_TOGETHER), *words)
+    assert done.status == 0, done.err
+    assert_same(run, calm, 0.0)
+
+
+@pytest.mark.parametrize("keeps", ["rows", "whole tensors"])
+def test_what_optimizers_keep_on_servers_goes_into_checkpoints_and_comes_back(trials: Trials, keeps: str) -> None:
+    """Of a table, of which one server's rows are never touched; and by an optimizer that does not cut tensors."""
+    words = ("--strategy", "parameter-server", "--servers", "2", "--workers", "1")
+
+    def text(**how: str) -> str:
+        made = script(settings="checkpoint={'every': '5 steps'},", **how)
+        if keeps == "rows":
+            return with_a_table(made, momentum=", momentum=0.9").replace("clamp(max=2999)", "clamp(max=99)")
+        matrices = made.replace("nn.Linear(10, 16)", "nn.Linear(10, 16, bias=False)")
+        matrices = matrices.replace("nn.Linear(16, 4)", "nn.Linear(16, 4, bias=False)")
+        return re.sub(r"torch\.optim\.SGD\(.*?\)", "torch.optim.Muon(parameters, lr=0.02)", matrices)
+
+    calm = trials.calm(text(), *words)
+    done, run = trials.train(text(forward=DIE_TOGETHER), *words)
+    assert done.status == 0, done.err
+    assert_same(run, calm)
+    by_rows = [event["message"] for event in run.events("warning") if "is a sparse table" in event["message"]]
+    assert {words.split()[0] for words in by_rows} == ({"table.weight"} if keeps == "rows" else set()), by_rows
