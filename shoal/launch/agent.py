@@ -24,6 +24,7 @@ from shoal.core.world import Member
 from shoal.elastic.keys import ClientKeys
 from shoal.elastic.link import Link
 from shoal.elastic.status import AgentStatus, AgentWord, WorkerNote
+from shoal.launch.births import Exited, Forked
 from shoal.launch.crew import Hand, Terminal, spec_of
 from shoal.launch.decisions import Abort, Decision, Send, Start, Tell
 from shoal.launch.elsewhere import Elsewhere, LostElsewhere
@@ -39,7 +40,7 @@ from shoal.launch.failure import (
 from shoal.launch.hang import HangJudge
 from shoal.launch.job import Job, Post
 from shoal.launch.memory import OutOfMemory
-from shoal.launch.nursery import Exited, Forked, Nursery
+from shoal.launch.nursery import Nursery
 from shoal.launch.output import WorkerLog
 from shoal.launch.stillness import Sight, Stillness
 from shoal.launch.supervisor import Stage, Supervisor

@@ -21,11 +21,12 @@ from typing import Any
 from shoal.comm.control import ControlPage
 from shoal.core.errors import ShoalError
 from shoal.core.events import Event, MemberJoined, Warned
+from shoal.launch.births import Exited, Forked
 from shoal.launch.companion import Companion
 from shoal.launch.crew import ENTRY, spec_of
 from shoal.launch.failure import account_of_end
 from shoal.launch.job import Job, WorkerSpec
-from shoal.launch.nursery import Exited, Forked, Nursery
+from shoal.launch.nursery import Nursery
 from shoal.launch.parcel import pack
 from shoal.launch.rundir import RunDir
 from shoal.launch.telling import say

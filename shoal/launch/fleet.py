@@ -16,8 +16,9 @@ from pathlib import Path
 
 from shoal.comm.keys import RunKeys
 from shoal.core.errors import ShoalError
+from shoal.launch.births import Exited, Forked
 from shoal.launch.failure import Account, account_of_end, account_of_freeze
-from shoal.launch.nursery import Exited, Forked, Nursery
+from shoal.launch.nursery import Nursery
 from shoal.launch.serving import PLUGINS, ServerChild
 from shoal.launch.vitals import look_at
 from shoal.store.description import FleetDescription

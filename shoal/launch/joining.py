@@ -24,11 +24,12 @@ from shoal.elastic.link import Link
 from shoal.elastic.messages import StoreGet
 from shoal.elastic.status import AgentWord
 from shoal.launch.agent import Agent, Place
+from shoal.launch.births import Ready, ZygoteRestarted
 from shoal.launch.crew import Hand
 from shoal.launch.interfaces import Endpoint, remote_endpoint, route_to
 from shoal.launch.interrupts import Interrupts
 from shoal.launch.job import Job
-from shoal.launch.nursery import Nursery, Ready, ZygoteLost
+from shoal.launch.nursery import Nursery, ReaperLost
 from shoal.launch.offer import STORE_KEY, Offer, job_of
 from shoal.launch.session import WARNING
 from shoal.launch.supervisor import Stage
@@ -169,9 +170,11 @@ class _Stay:
         for event in self._nursery.events():
             if isinstance(event, Ready):
                 self._fork()
-            elif isinstance(event, ZygoteLost):
+            elif isinstance(event, ReaperLost):
                 self._end(1, f"the process that starts workers has ended (status {event.code})", 0.0)
                 self._forked = False  # and they with it
+            elif isinstance(event, ZygoteRestarted):
+                self._teller.zygote_again(event)
             else:
                 self._agent.on_child(event)
 

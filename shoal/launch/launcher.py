@@ -21,6 +21,7 @@ from shoal.comm.rendezvous import make_rendezvous, remove_rendezvous
 from shoal.core.errors import ConfigError, UserError
 from shoal.core.events import Warned
 from shoal.launch.agent import Agent, Place
+from shoal.launch.births import Exited, Forked, Ready, ZygoteRestarted
 from shoal.launch.coordination import Coordination
 from shoal.launch.crew import Hand, Terminal
 from shoal.launch.decisions import RequestStop
@@ -28,7 +29,7 @@ from shoal.launch.descriptors import provide_descriptors
 from shoal.launch.evaluating import Evaluators
 from shoal.launch.interrupts import Interrupts
 from shoal.launch.job import Job, Outcome
-from shoal.launch.nursery import Exited, Forked, Nursery, Ready, ZygoteLost
+from shoal.launch.nursery import Nursery, ReaperLost
 from shoal.launch.output import Relay
 from shoal.launch.parcel import pack
 from shoal.launch.rundir import RunDir
@@ -170,8 +171,10 @@ class _Watch:
         for event in self._nursery.events():
             if isinstance(event, Ready):
                 self._begin()
-            elif isinstance(event, ZygoteLost):
+            elif isinstance(event, ReaperLost):
                 self._lose(f"the process that starts workers has ended (status {event.code})")
+            elif isinstance(event, ZygoteRestarted):
+                self._teller.zygote_again(event)
             else:
                 self._on_child(event)
 

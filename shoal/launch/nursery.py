@@ -1,4 +1,5 @@
-"""The launcher's end of a zygote: start it, have it fork, hear what became of its children."""
+"""The launcher's end of a zygote and of the reaper of its children: start them, have them fork, hear what became of the
+children."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from types import TracebackType
 
 import shoal.launch
 from shoal.core.errors import ShoalError
-from shoal.launch.zygote import MESSAGE_BYTES
+from shoal.launch.births import End, Exited, Fork, Forked, Message, Ready, Signal, ZygoteRestarted, receive, send
 
 # torch._dynamo: the first optimizer that is built imports it, which takes as long as torch itself
 PRELOAD = (
@@ -48,50 +49,27 @@ import json, sys
 channel, parent, paths, preload = json.loads(sys.argv[1])
 sys.argv = ["-m"]
 sys.path += [path for path in paths if path not in sys.path]
-from shoal.launch.zygote import main
+from shoal.launch.reaper import main
 main(channel, parent, preload)
 """
 _SEND_S = 30.0
 
 
 @dataclass(frozen=True)
-class Ready:
-    """The zygote has imported what it should, in so many seconds."""
-
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Forked:
-    key: int
-    pid: int
-
-
-@dataclass(frozen=True)
-class Exited:
-    """A child has ended: `code` is its exit status, or minus the signal that killed it. `at_s`:
-    monotonic clock."""
-
-    key: int
-    code: int
-    at_s: float
-
-
-@dataclass(frozen=True)
-class ZygoteLost:
-    """The zygote itself is gone, and with it all children."""
+class ReaperLost:
+    """The parent of all children is gone, and they with it; or no zygote could be had."""
 
     code: int
 
 
-NurseryEvent = Ready | Forked | Exited | ZygoteLost
+NurseryEvent = Ready | Forked | Exited | ZygoteRestarted | ReaperLost
 
 
 class Nursery:
-    """One zygote. The constructor returns at once, while the zygote still imports.
+    """One zygote, which is replaced if it dies, and the reaper that holds its children. The constructor returns while
+    the zygote still imports.
 
-    Use it from one thread, and end that thread only after `close`: the zygote dies with the thread that
-    started it.
+    Use it from one thread, and end that thread only after `close`: the reaper dies with the thread that started it.
     """
 
     def __init__(self, preload: Sequence[str] = PRELOAD) -> None:
@@ -129,37 +107,34 @@ class Nursery:
         """Fork a child that calls `entry` (``module:function``) with copies of `fds`, which the caller
         may close at once. Returns the key by which events name the child."""
         self._keys += 1
-        self._send({"request": "fork", "key": self._keys, "entry": entry}, fds)
+        self._send(Fork(self._keys, entry), fds)
         return self._keys
 
     def signal(self, key: int, number: int) -> None:
         """Send a signal to a child and what it has started; nothing happens if it is gone."""
-        self._send({"request": "signal", "key": key, "signal": int(number)}, ())
+        self._send(Signal(key, int(number)))
 
     def events(self) -> list[NurseryEvent]:
         """What has happened since the last call; does not wait."""
         events: list[NurseryEvent] = []
         while True:
             try:
-                data = self._channel.recv(MESSAGE_BYTES)
+                message, _ = receive(self._channel)
             except BlockingIOError:
                 return events
-            except ConnectionResetError:
-                data = b""
-            if not data:
-                return [*events, ZygoteLost(self._wait(_SEND_S))]
-            message = json.loads(data)
-            kind = {"ready": Ready, "forked": Forked, "exited": Exited}[message.pop("event")]
-            events.append(kind(**message))
-            self.ready |= kind is Ready
+            if message is None:
+                return [*events, ReaperLost(self._wait(_SEND_S))]
+            assert isinstance(message, Ready | Forked | Exited | ZygoteRestarted)
+            events.append(message)
+            self.ready |= isinstance(message, Ready)
 
     def close(self, deadline_s: float = 8.0) -> None:
-        """End the zygote and all its children; returns when they are gone. May be called twice."""
+        """End reaper, zygote and all children; returns when they are gone. May be called twice."""
         if self._channel.fileno() >= 0:
             if self._keys == 0:  # no children: nothing is lost by not waiting for its imports
                 self._process.kill()
             with contextlib.suppress(ShoalError):
-                self._send({"request": "end"}, ())
+                self._send(End())
             self._wait(deadline_s)
             self._channel.close()
 
@@ -176,13 +151,12 @@ class Nursery:
             self._process.kill()
             return self._process.wait(deadline_s)
 
-    def _send(self, request: dict[str, object], fds: Sequence[int]) -> None:
-        data = json.dumps(request).encode()
+    def _send(self, request: Message, fds: Sequence[int] = ()) -> None:
         poll = select.poll()
         poll.register(self._channel.fileno(), select.POLLOUT)
         while True:
             try:
-                socket.send_fds(self._channel, [data], list(fds))
+                send(self._channel, request, fds)
                 return
             except BlockingIOError:
                 if not poll.poll(_SEND_S * 1000):

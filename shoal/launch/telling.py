@@ -14,9 +14,10 @@ from shoal.core.world import Member
 from shoal.core.wrapping import for_stream
 from shoal.elastic.status import AgentWord
 from shoal.launch.agent import Agent
+from shoal.launch.births import ZygoteRestarted
 from shoal.launch.decisions import Tell
 from shoal.launch.elsewhere import LostElsewhere
-from shoal.launch.failure import Account, Casualty, causes, lost, may_go_on, of, render, where
+from shoal.launch.failure import Account, Casualty, account_of_end, causes, lost, may_go_on, of, render, where
 from shoal.launch.job import Job
 from shoal.launch.links import Links
 from shoal.launch.record import Record
@@ -70,6 +71,11 @@ class Teller:
         """Something went wrong and was mended: show it, and enter it."""
         self.note(Warned(words))
         say(f"shoal: {words}")
+
+    def zygote_again(self, event: ZygoteRestarted) -> None:
+        """The process that workers are forked from was lost, and only that."""
+        cause = account_of_end(event.code).cause
+        self.warn(f"the process that workers are forked from was {cause} and is started again; the workers go on")
 
     def links(self, word: AgentWord) -> None:
         """Which workers do not hear each other, as the coordinator knows it now."""

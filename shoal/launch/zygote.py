@@ -1,10 +1,8 @@
-"""The zygote: a process that has imported torch, has run nothing, and forks a worker whenever it is asked
-to.
+"""The zygote: a process that has imported torch, has run nothing, and forks a child whenever it is asked to.
 
-It talks to its launcher over one inherited socket (SOCK_SEQPACKET: a message arrives whole, with its
-descriptors): requests ``fork``, ``signal`` and ``end`` come in, ``ready``, ``forked`` and ``exited`` go
-out, all JSON. It stays in one thread and computes nothing, because a process that has used OpenMP cannot be
-forked. When the launcher is gone, so is the zygote, and with it everything that it forked.
+It stays in one thread and computes nothing, because a process that has used OpenMP cannot be forked. Its children are
+not its own: the process that forks them ends at once, so that they fall to the reaper, whose child the zygote is too.
+They outlive it, therefore, and another zygote can take its place.
 """
 
 from __future__ import annotations
@@ -12,153 +10,23 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import json
 import os
-import select
 import signal
 import socket
-import sys
 import time
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import NoReturn
 
-from shoal.launch.process import adopt_orphans, die_with_parent, name_process
+from shoal.launch.births import MAX_DESCRIPTORS, Fork, Here, Ready, Spares, receive, send
+from shoal.launch.process import die_with_parent, name_process
 
-MESSAGE_BYTES = 65536
-MAX_DESCRIPTORS = 16
-# what a worker has started itself (loaders, a resource tracker) may clean up for so long after its end
-LINGER_S = 1.0
-_TICK_MS = 10
-_NOT_FORKED = 71  # the status of a child that could not be had
-_END_S = 5.0
+_ADOPTED_S = 10.0  # for the reaper to become a child's parent
 
 
-@dataclass(frozen=True)
-class _Child:
-    key: int
-    pid: int
-
-
-class _Zygote:
-    def __init__(self, channel: socket.socket) -> None:
-        self._channel = channel
-        self._children: dict[int, _Child] = {}  # by pidfd
-        self._lingering: dict[int, float] = {}  # process groups without their leader, and until when
-
-    def serve(self) -> None:
-        """Do what the launcher asks until it is gone."""
-        while True:
-            poll = select.poll()
-            for fd in (self._channel.fileno(), *self._children):
-                poll.register(fd, select.POLLIN)
-            for fd, _ in poll.poll(_TICK_MS if self._lingering else None):
-                if fd in self._children:
-                    self._reap(fd)
-                elif not self._answer():
-                    return
-            self._sweep()
-
-    def send(self, **message: Any) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # noticed by the next read
-            self._channel.send(json.dumps(message).encode())
-
-    def _answer(self) -> bool:
-        flags = socket.MSG_CMSG_CLOEXEC
-        try:
-            data, fds, _, _ = socket.recv_fds(self._channel, MESSAGE_BYTES, MAX_DESCRIPTORS, flags=flags)
-        except ConnectionResetError:  # the launcher is gone, and has left words of ours unread
-            return False
-        request: dict[str, Any] = json.loads(data) if data else {"request": "end"}
-        if request["request"] == "fork":
-            self._fork(request["key"], request["entry"], fds)
-        elif request["request"] == "signal":
-            self._signal(request["key"], request["signal"])
-        return bool(request["request"] != "end")
-
-    def _fork(self, key: int, entry: str, fds: list[int]) -> None:
-        parent = os.getpid()
-        try:
-            pid = os.fork()
-        except OSError:  # no memory or no room for another process: those that are there must not pay for it
-            for fd in fds:
-                os.close(fd)
-            self.send(event="exited", key=key, code=_NOT_FORKED, at_s=time.monotonic())
-            return
-        if pid == 0:
-            try:
-                die_with_parent(parent)
-                os.setsid()  # the terminal's Ctrl-C is for the launcher alone
-                self._forget()
-                module, _, function = entry.partition(":")
-                getattr(importlib.import_module(module), function)(fds)
-            finally:
-                os._exit(70)  # an entry ends its process itself: to return is a fault of ours
-        for fd in fds:
-            os.close(fd)
-        self._children[os.pidfd_open(pid)] = _Child(key, pid)
-        self.send(event="forked", key=key, pid=pid)
-
-    def _forget(self) -> None:
-        """In a new child: let go of what belongs to the zygote."""
-        self._channel.close()
-        for fd in self._children:
-            os.close(fd)
-        signal.set_wakeup_fd(-1)
-
-    def _signal(self, key: int, number: int) -> None:
-        for child in self._children.values():
-            if child.key == key:
-                _signal_group(child.pid, number)
-
-    def _reap(self, pidfd: int) -> None:
-        child = self._children.pop(pidfd)
-        _, status = os.waitpid(child.pid, 0)
-        os.close(pidfd)
-        self._lingering[child.pid] = time.monotonic() + LINGER_S
-        self.send(event="exited", key=child.key, code=os.waitstatus_to_exitcode(status), at_s=time.monotonic())
-
-    def _sweep(self) -> None:
-        """Wait for what ended workers have left behind (it is ours now), and end it when its time is up.
-
-        As long as one of the group lives its number cannot be given to others, so the signal meets only our
-        own.
-        """
-        for group, until in list(self._lingering.items()):
-            if time.monotonic() > until:
-                _signal_group(group, signal.SIGKILL)
-            try:
-                while os.waitid(os.P_PGID, group, os.WEXITED | os.WNOHANG) is not None:
-                    pass
-            except ChildProcessError:
-                del self._lingering[group]
-
-    def end(self) -> None:
-        """Kill whatever is left, and wait for it."""
-        for child in self._children.values():
-            _signal_group(child.pid, signal.SIGKILL)
-        for group in self._lingering:
-            _signal_group(group, signal.SIGKILL)
-        until = time.monotonic() + _END_S
-        with contextlib.suppress(ChildProcessError):
-            while time.monotonic() < until:
-                if os.waitpid(-1, os.WNOHANG) == (0, 0):
-                    time.sleep(_TICK_MS / 1000)
-
-
-def _signal_group(pid: int, number: int) -> None:
-    try:
-        os.killpg(pid, number)
-    except ProcessLookupError:  # it has not made its group yet, or is gone
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-def main(channel_fd: int, launcher_pid: int, preload: list[str]) -> None:
-    """The life of a zygote. Never returns."""
-    die_with_parent(launcher_pid)
+def run(channel: socket.socket, reaper_pid: int, preload: Sequence[str]) -> None:
+    """The life of a zygote; returns when the reaper is gone."""
+    os.setsid()
     name_process("shoal-zygote")
-    adopt_orphans()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     begin = time.monotonic()
     for name in preload:
         # what cannot be imported fails again where it is needed, with an error that has its place
@@ -166,12 +34,63 @@ def main(channel_fd: int, launcher_pid: int, preload: list[str]) -> None:
             importlib.import_module(name)
     gc.collect()
     gc.freeze()  # a collection in a worker would copy every page that is shared with the zygote
-    zygote = _Zygote(socket.socket(fileno=channel_fd))
-    zygote.send(event="ready", seconds=time.monotonic() - begin)
     try:
-        zygote.serve()
-        zygote.end()
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-        os._exit(70)
-    os._exit(0)
+        send(channel, Ready(time.monotonic() - begin))
+        while True:
+            request, fds = receive(channel)
+            if not isinstance(request, Spares):
+                return
+            failed = _fork_spares(channel, fds, reaper_pid)
+            for fd in fds:
+                os.close(fd)
+            if failed:
+                send(channel, Spares(failed))
+    except (BrokenPipeError, ConnectionResetError):
+        return
+
+
+def _fork_spares(channel: socket.socket, fds: list[int], reaper_pid: int) -> int:
+    """Have a process fork a child for each of `fds`, and end; returns how many could not be had."""
+    assert len(fds) <= MAX_DESCRIPTORS
+    try:
+        between = os.fork()
+    except OSError:  # no memory or no room for another process: those that are there must not pay for it
+        return len(fds)
+    if between:
+        _, status = os.waitpid(between, 0)
+        return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else len(fds)
+    begun = 0
+    try:
+        between = os.getpid()
+        for index, fd in enumerate(fds):
+            if os.fork() == 0:
+                channel.close()
+                for other in fds[:index] + fds[index + 1 :]:
+                    os.close(other)
+                _be_spare(fd, between, reaper_pid)
+            begun += 1
+    finally:
+        os._exit(len(fds) - begun)
+
+
+def _be_spare(fd: int, forked_by: int, reaper_pid: int) -> NoReturn:
+    """In a new child: wait for the reaper to become the parent, then for what there is to do, and do that."""
+    try:
+        name_process("shoal-spare")  # first: who has the zygote's name and leads a session is the zygote
+        os.setsid()  # the terminal's Ctrl-C is for the launcher alone
+        until = time.monotonic() + _ADOPTED_S
+        while os.getppid() == forked_by and time.monotonic() < until:
+            time.sleep(0.0002)
+        die_with_parent(reaper_pid)
+        signal.set_wakeup_fd(-1)
+        with socket.socket(fileno=fd) as channel:
+            send(channel, Here(os.getpid()))
+            request, fds = receive(channel)
+        if not isinstance(request, Fork):
+            os._exit(0)  # nobody wants it any more
+        module, _, function = request.entry.partition(":")
+        getattr(importlib.import_module(module), function)(fds)
+    except (BrokenPipeError, ConnectionResetError):
+        os._exit(0)  # the reaper has asked another zygote meanwhile
+    finally:
+        os._exit(70)  # an entry ends its process itself: to return is a fault of ours

@@ -19,7 +19,8 @@ from typing import Any
 
 from shoal.comm.control import ControlPage
 from shoal.comm.rendezvous import make_rendezvous, remove_rendezvous
-from shoal.launch.nursery import Forked, Nursery, Ready, ZygoteLost
+from shoal.launch.births import Exited, Forked
+from shoal.launch.nursery import Nursery, ReaperLost
 from shoal.launch.parcel import pack
 
 LENGTH = struct.Struct("<Q")  # in front of a result
@@ -145,13 +146,11 @@ class RankRun:
 
     def _take_in(self) -> None:
         for event in self._nursery.events():
-            assert not isinstance(event, ZygoteLost), f"the zygote died: {event.code}"
+            assert not isinstance(event, ReaperLost), f"the parent of the ranks died: {event.code}"
             for rank in self.ranks:
-                if isinstance(event, Ready) or event.key != rank.key:
-                    continue
-                if isinstance(event, Forked):
+                if isinstance(event, Forked) and event.key == rank.key:
                     rank.pid = event.pid
-                else:
+                elif isinstance(event, Exited) and event.key == rank.key:
                     rank.code = event.code
         for rank in self.ranks:
             with contextlib.suppress(BlockingIOError):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from e2e import KeptNursery, Process, Shoal, descendants, environment, eventually, shoal_command
+from e2e import KeptNursery, Process, Shoal, begun, environment, eventually, shoal_command
 
 import shoal.cli.main
 from shoal.launch.nursery import Nursery
@@ -42,7 +42,7 @@ def shoal_here(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.chdir(tmp_path)
     yield Shoal(tmp_path, capfd)
-    eventually(lambda: not descendants(kept_nursery.pid))  # no stray worker
+    eventually(lambda: not begun(kept_nursery))  # no stray worker
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ import pytest
 
 import shoal.cli.main
 from shoal.launch.nursery import Nursery
+from shoal.launch.reaper import STANDING
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 180.0
@@ -178,6 +179,18 @@ class Process:
 
 def shoal_command(*words: str) -> list[str]:
     return [sys.executable, "-m", "shoal", "train", *words]
+
+
+def begun(nursery: Nursery) -> set[int]:
+    """All processes that were started by a nursery and are still there, zombies included."""
+    return {pid for pid in descendants(nursery.pid) if _name(pid) not in STANDING}
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:  # it has just ended
+        return STANDING[0]
 
 
 def descendants(pid: int) -> set[int]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from evaluator_runs import KeptNursery, Runs
 
 import shoal.cli.main
 from shoal.launch.nursery import Nursery
+from shoal.launch.reaper import STANDING
 
 
 @pytest.fixture(scope="session")
@@ -22,12 +23,10 @@ def evaluator_nursery() -> Iterator[KeptNursery]:
     kept.really_close()
 
 
-def _children(pid: int) -> str:
-    found = ""
-    for task in glob.glob(f"/proc/{pid}/task/*/children"):  # noqa: PTH207 - Path.glob fails where a process ends under it
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
-            found += Path(task).read_text()
-    return found
+def _begun(nursery: KeptNursery) -> list[str]:
+    """What a nursery has started and is still there."""
+    below = psutil.Process(nursery.pid).children(recursive=True)
+    return [str(one) for one in below if one.is_running() and one.name() not in STANDING]
 
 
 @pytest.fixture
@@ -46,6 +45,6 @@ def runs(
     monkeypatch.chdir(tmp_path)
     yield Runs(tmp_path, capfd)
     until = time.monotonic() + 10.0
-    while (left := _children(evaluator_nursery.pid)) and time.monotonic() < until:
+    while (left := _begun(evaluator_nursery)) and time.monotonic() < until:
         time.sleep(0.01)
     assert not left, f"processes are left: {left}"

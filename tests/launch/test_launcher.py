@@ -276,7 +276,7 @@ def test_the_launcher_imports_no_torch(tmp_path: Path) -> None:
     assert done.stdout == "False\n"
 
 
-def test_a_zygote_that_dies_ends_the_run(launches: Launches, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_parent_of_workers_that_dies_ends_the_run(launches: Launches, capfd: pytest.CaptureFixture[str]) -> None:
     script = launches.script("os.kill(os.getppid(), signal.SIGKILL); time.sleep(600)")
     assert Launcher(Job(2, script, threads=1), Nursery(("torch", "shoal.launch.worker"))).run().status == 1
     assert "has ended" in capfd.readouterr().err

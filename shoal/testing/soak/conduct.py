@@ -18,7 +18,7 @@ from shoal.drill.scene import Event, Tail
 from shoal.launch.scaling import scale
 from shoal.launch.stacks import take_stack
 from shoal.testing.soak.case import Case
-from shoal.testing.soak.history import ENDS, MAY_END
+from shoal.testing.soak.history import ENDS
 from shoal.testing.soak.hurting import MARKS, PIDS
 from shoal.testing.soak.leftovers import Before, leftovers
 from shoal.testing.soak.play import ORDER, READ, SCRIPT, SEEN
@@ -78,7 +78,7 @@ def conduct(case: Case, place: Path, seats: Seats) -> Evidence:
     while True:
         way = case.history.then if legs and case.history.then is not None else case.way
         legs.append(_leg(case, way, len(legs), place, seats))
-        if legs[-1].hung or legs[-1].left or legs[-1].status is None or _struck(place, *MAY_END):
+        if legs[-1].hung or legs[-1].left or legs[-1].status is None:
             seats.drop()
         if not _goes_on(case, place, legs):
             break
@@ -89,7 +89,7 @@ def _goes_on(case: Case, place: Path, legs: list[Leg]) -> bool:
     """Whether the last command was ended by a fault that ends commands, and the next one should go on."""
     if legs[-1].status == 0 or legs[-1].hung:
         return False
-    ends: tuple[str, ...] = (*ENDS, *MAY_END)
+    ends: tuple[str, ...] = ENDS
     if _AGAIN in legs[-1].err:  # as the documentation says: a loop of one's own cannot go back by itself
         ends = (*ends, "server", "freeze-server", "all")
     return len(legs) <= sum(mark["kind"] in ends for mark in _marks(place))
@@ -174,10 +174,6 @@ def _name(process: psutil.Process) -> str:
     with contextlib.suppress(psutil.Error):  # gone meanwhile
         return str(process.name())
     return ""
-
-
-def _struck(place: Path, *kinds: str) -> bool:
-    return any(mark["kind"] in kinds for mark in _marks(place))
 
 
 def _marks(place: Path) -> list[dict[str, Any]]:

@@ -20,7 +20,6 @@ KINDS: tuple[FaultKind, ...] = (
 )  # fmt: skip
 MOMENTS: tuple[Moment, ...] = ("forward", "loss", "step", "eval", "save")
 ENDS: tuple[FaultKind, ...] = ("launcher", "everything", "interrupt")  # the same command is given again
-MAY_END: tuple[FaultKind, ...] = ("zygote",)
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,13 @@ def draw_history(draw: random.Random, way: Way, then: Way, steps: int, leave_out
     kinds: list[FaultKind] = ["kill", "all"] * 4
     kinds += ["interrupt"] * 3
     kinds += ["preempt", "scale"] * 2
-    kinds += ["coordinator", "freeze", "launcher", "everything", "zygote"]  # the last three take a new zygote each
+    kinds += [
+        "coordinator",
+        "freeze",
+        "launcher",
+        "everything",
+        "zygote",
+    ]  # dear: a new zygote each
     if way.served:
         kinds += ["server", "server", "freeze-server", "all", "all"]
     if way.loaders:

@@ -67,8 +67,8 @@ class Hurting:
 
     def _victims(self, fault: Fault) -> list[int]:
         """Whom it will hit, the one who does it last; empty where there is nobody to be hit."""
-        me, zygote = os.getpid(), os.getppid()
-        launcher = psutil.Process(zygote).ppid()
+        me, reaper = os.getpid(), os.getppid()
+        launcher = psutil.Process(reaper).ppid()
         victims = [me]
         match fault.kind:
             case "all":
@@ -81,12 +81,12 @@ class Hurting:
             case "loader":
                 victims = [child.pid for child in psutil.Process(me).children()[:1]]
             case "zygote":
-                victims = [zygote]
+                victims = [one.pid for one in psutil.Process(reaper).children() if _is_zygote(one)]
             case "launcher" | "interrupt":
                 victims = [launcher]
             case "everything":
                 servers_too = [pid for pids in self._servers() for pid in pids]
-                victims = [launcher, zygote, *self._coordinator(), *servers_too, *self._other_workers(), me]
+                victims = [launcher, reaper, *self._coordinator(), *servers_too, *self._other_workers(), me]
         return victims
 
     def _strike(self, number: int, fault: Fault, victims: list[int]) -> None:
@@ -115,7 +115,7 @@ class Hurting:
     # ---- who there is
 
     def _other_workers(self) -> list[int]:
-        """Those of this zygote that live: what an earlier command has left is not ours."""
+        """Those of this launcher that live: what an earlier command has left is not ours."""
         found = [int(entry.name) for entry in (self._place / PIDS).iterdir()]
         return sorted(pid for pid in found if pid != os.getpid() and _parent(pid) == os.getppid())
 
@@ -160,3 +160,10 @@ def _until(condition: Any) -> None:
     end = time.monotonic() + _WAIT_S
     while not condition() and time.monotonic() < end:
         time.sleep(0.002)
+
+
+def _is_zygote(process: psutil.Process) -> bool:
+    """It has the name and leads a session: a new child has the name, too, for a moment."""
+    with contextlib.suppress(psutil.Error, ProcessLookupError):
+        return process.name() == "shoal-zygote" and os.getsid(process.pid) == process.pid
+    return False

@@ -232,7 +232,7 @@ def _learns(case: Case, expected: Truth, found: dict[str, Tensor]) -> Iterator[V
 def _culprits(seen: Evidence) -> Iterator[Violation]:
     """Whoever is named as lost by a fault was hit, and whoever was killed is named."""
     hit = {pid for one in seen.hits for pid in one["pids"]}
-    violent = {one["kind"] for one in seen.hits} & {"zygote", "launcher", "everything", "loader"}
+    violent = {one["kind"] for one in seen.hits} & {"launcher", "everything", "loader"}
     lost = [event for event in seen.events if event.get("kind") == "member_lost" and event.get("role") == "worker"]
     for event in lost:
         faulty = re.search(r"signal|frozen|SIGSTOP|no progress|silent", str(event.get("cause")))

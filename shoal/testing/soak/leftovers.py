@@ -45,7 +45,7 @@ def _left(seat: Seat, before: Before) -> list[str]:
     if more > 0:
         left.append(f"{more} descriptors of the launcher")
     left += [f"temporary file {entry.name}" for entry in seat.temporary.iterdir()]
-    pids = {str(one.pid) for one in seat.below()} | {str(seat.pid), str(seat.zygote)}
+    pids = {str(one.pid) for one in seat.below()} | {str(seat.pid), str(seat.reaper)}
     ours = [name for name in _shared() - before.shared if set(re.findall(r"\d+", name)) & pids]
     return left + [f"shared memory {name}" for name in ours]
 

@@ -21,6 +21,7 @@ import psutil
 import shoal
 from shoal.launch.nursery import PRELOAD, Nursery
 from shoal.launch.process import die_with_parent
+from shoal.launch.reaper import STANDING
 
 _READY_S = 180.0
 _END_S = 10.0
@@ -56,7 +57,7 @@ def main() -> None:
     answers = os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 1)
-    os.write(answers, json.dumps({"zygote": nursery.pid}).encode() + b"\n")
+    os.write(answers, json.dumps({"reaper": nursery.pid}).encode() + b"\n")
     for line in sys.stdin:
         order = json.loads(line)
         os.chdir(order["place"])
@@ -95,7 +96,7 @@ class Seat:
             env=given,
             start_new_session=True,
         )
-        self.zygote = 0
+        self.reaper = 0
         self._text = b""
 
     @property
@@ -109,10 +110,10 @@ class Seat:
     def wait_until_ready(self) -> None:
         """Return once it takes commands: its deadlines are not those of a case."""
         until = time.monotonic() + _READY_S
-        while not self.zygote:
+        while not self.reaper:
             answer = self._line(max(0.0, until - time.monotonic()))
             assert answer, "the seat did not get ready"
-            self.zygote = int(json.loads(answer)["zygote"])
+            self.reaper = int(json.loads(answer)["reaper"])
 
     def start(self, place: Path, words: Sequence[str], out: Path, err: Path) -> None:
         """Begin a command in directory `place`."""
@@ -146,9 +147,9 @@ class Seat:
         return line
 
     def below(self) -> list[psutil.Process]:
-        """Everything that it has started and that is still there, but for the zygote."""
+        """Everything that it has started and that is still there, but for what the next command starts from."""
         with contextlib.suppress(psutil.Error):
-            return [one for one in psutil.Process(self.pid).children(recursive=True) if one.pid != self.zygote]
+            return [one for one in psutil.Process(self.pid).children(recursive=True) if _name(one) not in STANDING]
         return []
 
     def close(self) -> None:
@@ -173,3 +174,9 @@ class Seat:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def _name(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return str(process.name())
+    return STANDING[0]  # it has just ended

@@ -102,6 +102,23 @@ def test_the_coordinator_is_killed(trials: Trials, shoal_process: Callable[..., 
     assert calm.summary()["status"] == "completed"
 
 
+def test_the_zygote_is_killed_and_the_workers_go_on(trials: Trials) -> None:
+    """Then a worker is killed: who takes its place comes from the next zygote, or was ready before."""
+    calm = trials.calm(script(norm=NORM), "--workers", "3")
+    leads = "p.name() == 'shoal-zygote' and os.getsid(p.pid) == p.pid"
+    found = f"[p.pid for p in psutil.Process(os.getppid()).children() if {leads}]"
+    hurt = f"rank() == 0 and step() == 9 and once('zygote') and os.kill({found}[0], signal.SIGKILL)"
+    hurt += "; rank() == 1 and step() == 14 and die()"
+    done, run = trials.train("import psutil\n" + script(norm=NORM, forward=hurt), "--workers", "3")
+    assert done.status == 0, done.err
+    assert_same(run, calm, 0.0)
+    assert "forked from was killed by signal 9 (SIGKILL) and is started again; the workers go on" in done.err
+    assert len(run.summary()["faults"]) == 1, "only the worker's loss is one"
+    (warning,) = [event for event in run.events("warning") if "started again" in event["message"]]
+    steps = [event["cursor"]["step"] for event in run.events("step")]
+    assert steps.count(9) == 1, warning
+
+
 def coordinator(run: Run) -> int:
     """The process that coordinates the run, once it says so."""
     try:
