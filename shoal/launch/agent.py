@@ -24,7 +24,6 @@ from shoal.core.world import Member
 from shoal.elastic.keys import ClientKeys
 from shoal.elastic.link import Link
 from shoal.elastic.status import AgentStatus, AgentWord, WorkerNote
-from shoal.launch.births import Exited, Forked
 from shoal.launch.crew import Hand, Terminal, spec_of
 from shoal.launch.decisions import Abort, Decision, Send, Start, Tell
 from shoal.launch.elsewhere import Elsewhere, LostElsewhere
@@ -45,6 +44,7 @@ from shoal.launch.output import WorkerLog
 from shoal.launch.stillness import Sight, Stillness
 from shoal.launch.supervisor import Stage, Supervisor
 from shoal.launch.vitals import look_at
+from shoal.launch.zygote_messages import Exited, Forked
 
 LOOKS_A_LEASE = 6
 _NOTES_OF_ENDED = 256  # in a status: who ended long ago is known everywhere

@@ -16,7 +16,6 @@ from shoal.elastic.messages import Ask, Request, Scale, SetJournal, StoreDelete,
 from shoal.elastic.process import CoordinatorSpec
 from shoal.elastic.terms import Terms
 from shoal.launch.agent import Agent
-from shoal.launch.births import Exited, Forked
 from shoal.launch.coordinating import RESTARTS, CoordinatorChild
 from shoal.launch.failure import account_of_end
 from shoal.launch.job import Job
@@ -24,6 +23,7 @@ from shoal.launch.nursery import Nursery
 from shoal.launch.offer import STORE_KEY, offer_of
 from shoal.launch.rundir import RunDir, replace_file
 from shoal.launch.scaling import key_file
+from shoal.launch.zygote_messages import Exited, Forked
 
 PLACE_NAME = "coordinator.json"  # in the run directory: where the coordinator listens, and its process
 _ANSWER_S = 0.3

@@ -21,7 +21,6 @@ from typing import Any
 from shoal.comm.control import ControlPage
 from shoal.core.errors import ShoalError
 from shoal.core.events import Event, MemberJoined, Warned
-from shoal.launch.births import Exited, Forked
 from shoal.launch.companion import Companion
 from shoal.launch.crew import ENTRY, spec_of
 from shoal.launch.failure import account_of_end
@@ -30,6 +29,7 @@ from shoal.launch.nursery import Nursery
 from shoal.launch.parcel import pack
 from shoal.launch.rundir import RunDir
 from shoal.launch.telling import say
+from shoal.launch.zygote_messages import Exited, Forked
 
 RESTARTS = 10  # of each evaluator
 

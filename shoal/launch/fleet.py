@@ -16,11 +16,11 @@ from pathlib import Path
 
 from shoal.comm.keys import RunKeys
 from shoal.core.errors import ShoalError
-from shoal.launch.births import Exited, Forked
 from shoal.launch.failure import Account, account_of_end, account_of_freeze
 from shoal.launch.nursery import Nursery
 from shoal.launch.serving import PLUGINS, ServerChild
 from shoal.launch.vitals import look_at
+from shoal.launch.zygote_messages import Exited, Forked
 from shoal.store.description import FleetDescription
 from shoal.store.keeper import FleetTerms, Keeper
 from shoal.store.spec import ServerSpec

@@ -24,7 +24,6 @@ from shoal.elastic.link import Link
 from shoal.elastic.messages import StoreGet
 from shoal.elastic.status import AgentWord
 from shoal.launch.agent import Agent, Place
-from shoal.launch.births import Ready, ZygoteRestarted
 from shoal.launch.crew import Hand
 from shoal.launch.interfaces import Endpoint, remote_endpoint, route_to
 from shoal.launch.interrupts import Interrupts
@@ -34,6 +33,7 @@ from shoal.launch.offer import STORE_KEY, Offer, job_of
 from shoal.launch.session import WARNING
 from shoal.launch.supervisor import Stage
 from shoal.launch.telling import Teller, say
+from shoal.launch.zygote_messages import Ready, ZygoteRestarted
 
 REACH_S = 20.0  # for the run to answer; its coordinator may just be starting
 READY_S = 180.0  # to import torch, from a cold disk if need be

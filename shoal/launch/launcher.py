@@ -21,7 +21,6 @@ from shoal.comm.rendezvous import make_rendezvous, remove_rendezvous
 from shoal.core.errors import ConfigError, UserError
 from shoal.core.events import Warned
 from shoal.launch.agent import Agent, Place
-from shoal.launch.births import Exited, Forked, Ready, ZygoteRestarted
 from shoal.launch.coordination import Coordination
 from shoal.launch.crew import Hand, Terminal
 from shoal.launch.decisions import RequestStop
@@ -38,6 +37,7 @@ from shoal.launch.servers import WANTED, Servers
 from shoal.launch.session import WARNING
 from shoal.launch.supervisor import STOP_S, Stage
 from shoal.launch.telling import Teller, say, short
+from shoal.launch.zygote_messages import Exited, Forked, Ready, ZygoteRestarted
 
 READY_S = 180.0  # to import torch, from a cold disk if need be
 HOME = "home"  # the launcher's name as an agent

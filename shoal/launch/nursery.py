@@ -17,7 +17,18 @@ from types import TracebackType
 
 import shoal.launch
 from shoal.core.errors import ShoalError
-from shoal.launch.births import End, Exited, Fork, Forked, Message, Ready, Signal, ZygoteRestarted, receive, send
+from shoal.launch.zygote_messages import (
+    End,
+    Exited,
+    Fork,
+    Forked,
+    Message,
+    Ready,
+    Signal,
+    ZygoteRestarted,
+    receive,
+    send,
+)
 
 # torch._dynamo: the first optimizer that is built imports it, which takes as long as torch itself
 PRELOAD = (

@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shoal.launch import zygote
-from shoal.launch.births import (
+from shoal.launch.process import adopt_orphans, die_with_parent, name_process
+from shoal.launch.zygote_messages import (
     MAX_DESCRIPTORS,
     End,
     Exited,
@@ -33,7 +34,6 @@ from shoal.launch.births import (
     receive,
     send,
 )
-from shoal.launch.process import adopt_orphans, die_with_parent, name_process
 
 # what a child has started itself (loaders, a resource tracker) may clean up for so long after its end
 LINGER_S = 1.0

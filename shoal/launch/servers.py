@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.core.events import MemberJoined, ServerStands
 from shoal.core.world import Member
-from shoal.launch.births import Exited, Forked
 from shoal.launch.coordination import Coordination
 from shoal.launch.failure import Casualty
 from shoal.launch.interfaces import LOOPBACK
@@ -27,6 +26,7 @@ from shoal.launch.job import Job
 from shoal.launch.nursery import Nursery
 from shoal.launch.rundir import RunDir
 from shoal.launch.telling import Teller
+from shoal.launch.zygote_messages import Exited, Forked
 
 if TYPE_CHECKING:
     from shoal.launch.fleet import LaunchedFleet, LostServer

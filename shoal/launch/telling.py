@@ -14,13 +14,13 @@ from shoal.core.world import Member
 from shoal.core.wrapping import for_stream
 from shoal.elastic.status import AgentWord
 from shoal.launch.agent import Agent
-from shoal.launch.births import ZygoteRestarted
 from shoal.launch.decisions import Tell
 from shoal.launch.elsewhere import LostElsewhere
 from shoal.launch.failure import Account, Casualty, account_of_end, causes, lost, may_go_on, of, render, where
 from shoal.launch.job import Job
 from shoal.launch.links import Links
 from shoal.launch.record import Record
+from shoal.launch.zygote_messages import ZygoteRestarted
 
 TOLD_TO_GO = "told to go (SIGTERM)"
 LEFT_WITH_ITS_HOST = "told to go by its host"

@@ -17,8 +17,8 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
-from shoal.launch.births import MAX_DESCRIPTORS, Fork, Here, Ready, Spares, receive, send
 from shoal.launch.process import die_with_parent, name_process
+from shoal.launch.zygote_messages import MAX_DESCRIPTORS, Fork, Here, Ready, Spares, receive, send
 
 _ADOPTED_S = 10.0  # for the reaper to become a child's parent
 

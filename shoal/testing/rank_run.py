@@ -19,9 +19,9 @@ from typing import Any
 
 from shoal.comm.control import ControlPage
 from shoal.comm.rendezvous import make_rendezvous, remove_rendezvous
-from shoal.launch.births import Exited, Forked
 from shoal.launch.nursery import Nursery, ReaperLost
 from shoal.launch.parcel import pack
+from shoal.launch.zygote_messages import Exited, Forked
 
 LENGTH = struct.Struct("<Q")  # in front of a result
 ENTRY = "shoal.testing.ranks:rank_main"

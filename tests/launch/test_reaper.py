@@ -17,9 +17,9 @@ from typing import TypeVar
 import psutil
 import pytest
 
-from shoal.launch.births import Exited, Forked, Ready, ZygoteRestarted
 from shoal.launch.nursery import Nursery, NurseryEvent, ReaperLost
 from shoal.launch.reaper import MAX_STILLBORN
+from shoal.launch.zygote_messages import Exited, Forked, Ready, ZygoteRestarted
 
 pytestmark = pytest.mark.ranks
 DEADLINE_S = 60.0
