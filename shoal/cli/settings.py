@@ -60,7 +60,7 @@ HELP = {
     "loader.deadline_s": "seconds after which a read of a prepared data set that fails again and again ends the run",
     "loader.stall_s": "seconds without an answer after which such a read is tried a second time beside the first",
     "elastic.lease_s": "seconds without a sign of life after which a worker is put out (frozen, cut off)",
-    "elastic.hang_s": "seconds without progress after which a worker is put out, though it shows signs of life",
+    "elastic.hang_s": "seconds without progress after which a worker is put out; without any sign of life, a server",
     "elastic.hang_steps": "and no earlier than after so many median steps",
     "elastic.start_s": "seconds without progress that a worker may take to its first step (imports, compilation)",
     "elastic.max_restarts": "workers that may be replaced after a fault",

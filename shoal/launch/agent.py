@@ -20,6 +20,7 @@ from typing import Any
 
 from shoal.comm.control import MAX_WORKERS, ControlPage
 from shoal.core.errors import ConfigError
+from shoal.core.vitals import look_at
 from shoal.core.world import Member
 from shoal.elastic.keys import ClientKeys
 from shoal.elastic.link import Link
@@ -43,7 +44,6 @@ from shoal.launch.nursery import Nursery
 from shoal.launch.output import WorkerLog
 from shoal.launch.stillness import Sight, Stillness
 from shoal.launch.supervisor import Stage, Supervisor
-from shoal.launch.vitals import look_at
 from shoal.launch.zygote_messages import Exited, Forked
 
 LOOKS_A_LEASE = 6

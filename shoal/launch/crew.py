@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from shoal.core.vitals import Pulse
 from shoal.launch.job import Job, Post, Role, WorkerSpec
 from shoal.launch.nursery import Nursery
 from shoal.launch.output import WorkerLog
 from shoal.launch.parcel import pack
-from shoal.launch.vitals import Pulse
 
 ENTRY = "shoal.launch.worker:main"
 Terminal = tuple[int, int]  # descriptors for standard output and error

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from shoal.core.errors import CollectiveTimeout, DiskError, NonFiniteLoss, PeerLost, ShoalError
+from shoal.core.vitals import stopped
 from shoal.launch.frames import user_traceback
 
 Kind = Literal["user", "disk", "exception", "exit", "ended", "signal", "frozen", "hang", "peer"]
@@ -111,8 +112,7 @@ def silence_s(cause: str) -> float | None:
 def account_of_freeze(state: str, why: str) -> Account:
     """The account of a process that gave no sign of life, `why` says for how long; `state` is the kernel's letter for
     what it is doing."""
-    stopped = {"T": "stopped by a signal (SIGSTOP), ", "t": "held by a debugger, "}.get(state, "")
-    cause = f"{stopped}{why or 'no sign of life'}"
+    cause = ", ".join(filter(None, (stopped(state), why or "no sign of life")))
     hint = {
         "T": "Somebody has stopped the process, and nobody let it go on.",
         "D": "The process waits for a disk or a network file system that does not answer.",

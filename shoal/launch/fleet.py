@@ -16,10 +16,10 @@ from pathlib import Path
 
 from shoal.comm.keys import RunKeys
 from shoal.core.errors import ShoalError
+from shoal.core.vitals import look_at
 from shoal.launch.failure import Account, account_of_end, account_of_freeze
 from shoal.launch.nursery import Nursery
 from shoal.launch.serving import PLUGINS, ServerChild
-from shoal.launch.vitals import look_at
 from shoal.launch.zygote_messages import Exited, Forked
 from shoal.store.description import FleetDescription
 from shoal.store.keeper import FleetTerms, Keeper
@@ -35,7 +35,6 @@ class Means:
     selector: selectors.BaseSelector
     keys: RunKeys
     search_path: tuple[str, ...]
-    hang_s: float
     later: Callable[[Callable[[], None]], None]
     plugins: tuple[str, ...] = ()
 
@@ -50,10 +49,11 @@ class LostServer:
     ended_s: float
     led: bool
     term: int  # of its post, at that time
+    follows: str  # what comes of it, in words
 
 
 class LaunchedFleet:
-    """Begins at once. For the launcher's thread, but for `start` and `kill`, by which its keeper asks for processes.
+    """Begins at once. For the launcher's thread, but for `start`, `kill` and `pid`, which are for its keeper's.
 
     `on_change(description)`, `on_ready(child)` and `on_ended(lost)` are called in the launcher's thread; `on_problem`
     with why a server cannot begin, which it would not do the next time, either; `on_stir` when `standing` may change.
@@ -106,8 +106,12 @@ class LaunchedFleet:
     def start(self, name: str, post: int, listen: str) -> None:
         self._means.later(partial(self._start, name, post, listen))
 
-    def kill(self, name: str) -> None:
-        self._means.later(partial(self._put_out_silent, name))
+    def kill(self, name: str, why: str) -> None:
+        self._means.later(partial(self._put_out_silent, name, why))
+
+    def pid(self, name: str) -> int:
+        child = self.children.get(name)
+        return child.pid if child is not None else 0
 
     # -- processes
 
@@ -127,16 +131,11 @@ class LaunchedFleet:
         means.selector.register(child.channel, selectors.EVENT_READ, partial(self._on_channel, child))
         means.selector.register(child.log.fd, selectors.EVENT_READ, partial(self._on_output, child))
 
-    def _put_out_silent(self, name: str) -> None:
-        child = self.children.get(name)
-        if child is not None:
-            why = "no sign of life, and its copy has taken over"
-            self._put_out(name, account_of_freeze(child.pulse.state, why))
-
-    def _put_out(self, name: str, account: Account | None) -> None:
+    def _put_out_silent(self, name: str, why: str) -> None:
         child = self.children.get(name)
         if child is not None and child.child:
-            child.account = account
+            vitals = look_at(child.pid)
+            child.account = account_of_freeze(vitals.state if vitals is not None else "", why)
             self._means.nursery.signal(child.child, signal.SIGKILL)
 
     def _on_channel(self, child: ServerChild) -> None:
@@ -174,24 +173,15 @@ class LaunchedFleet:
         if child.post not in self._begun and event.code >= 0:  # the next one would come to that, too
             self.on_problem(child.problem or f"it {account.cause}\n\n{words}")
             return
-        led = keeper.primary_name(child.post) == child.spec.name
-        self.on_ended(LostServer(child.post, child.pid, account, event.at_s, led, keeper.terms_of_posts[child.post]))
-        keeper.on_ended(child.spec.name, account.cause)
+        name, post = child.spec.name, child.post
+        led, term = keeper.primary_name(post) == name, keeper.terms_of_posts[post]
+        self.on_ended(LostServer(post, child.pid, account, event.at_s, led, term, keeper.after_loss_of(name, post)))
+        keeper.on_ended(name, account.cause)
 
     def _forget(self, child: ServerChild) -> None:
         for fd in (child.channel, child.log and child.log.fd):
             with contextlib.suppress(KeyError, ValueError):
                 self._means.selector.unregister(fd)  # type: ignore[arg-type]
-
-    def look(self, now_s: float) -> None:
-        """Put out who has shown no sign of life for too long. One that has a copy was replaced long before."""
-        for name, child in self.children.items():
-            if not child.pid or child.pulse.feel(look_at(child.pid), now_s):
-                continue
-            silent_s = now_s - child.pulse.alive_s
-            if silent_s > self._means.hang_s and child.account is None:
-                words = f"no sign of life for {silent_s:.0f} s"
-                self._put_out(name, account_of_freeze(child.pulse.state, words))
 
     def serves_again(self, lost: LostServer) -> bool:
         """Whether what a lost server held is held again."""

@@ -38,9 +38,14 @@ _LOOK_CLOSELY_S = 0.02  # while somebody waits for a server
 WANTED = "servers"  # the message by which a worker asks for them
 
 
-def wish(fit: int, servers: int, replicas: int, encrypt: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
-    """What a worker says to have servers for a fit(). `plugins` are the user's modules that they import first."""
-    terms = {"servers": servers, "replicas": replicas, "encrypt": encrypt}
+def wish(
+    fit: int, servers: int, replicas: int, encrypt: str, plugins: Sequence[str] = (), hang_s: float | None = None
+) -> dict[str, Any]:
+    """What a worker says to have servers for a fit(). `plugins` are the user's modules that they import first. One that
+    shows no sign of life for `hang_s` is replaced; None: after as long as the command says."""
+    terms: dict[str, Any] = {"servers": servers, "replicas": replicas, "encrypt": encrypt}
+    if hang_s is not None:
+        terms["hang_s"] = hang_s
     return {"type": WANTED, "fit": fit, "terms": terms, "plugins": list(plugins)}
 
 
@@ -109,10 +114,9 @@ class Servers:
         from shoal.store.keeper import FleetTerms
 
         job, keys = self._job, self._coordination.keys
-        path, hang_s = search_path_of(job), job.elastic.hang_s
-        means = Means(self._nursery, self._selector, keys, path, hang_s, self._later, plugins)
+        means = Means(self._nursery, self._selector, keys, search_path_of(job), self._later, plugins)
         host = job.listen.address if job.listen is not None else LOOPBACK
-        return LaunchedFleet(fit, FleetTerms(host=host, **terms), means)
+        return LaunchedFleet(fit, FleetTerms(**{"host": host, "hang_s": job.elastic.hang_s, **terms}), means)
 
     def enter(self, fit: int, run_dir: RunDir) -> None:
         """A fit() has started: what belongs to earlier ones is not needed any more, and its directory is known."""
@@ -145,12 +149,10 @@ class Servers:
         casualty = Casualty(
             lost.post, lost.account, self._step(), "serving", max(0.0, now_s - lost.ended_s), failed_s=lost.ended_s
         )
-        copies = fleet.terms.replicas > 1
-        follows = "its copy goes on, and another is started" if copies else "it is started again"
         self._teller.lost_server(
             casualty,
             Member("server", lost.post, self._host, lost.pid),
-            f"{follows} ({self._restarts} of {allowed})" if again else "",
+            f"{lost.follows} ({self._restarts} of {allowed})" if again else "",
         )
         if not again:
             used_up = f"elastic.max_restarts={allowed} is used up"
@@ -178,7 +180,6 @@ class Servers:
         for fleet in self._fleets.values():
             if not fleet.over:
                 fleet.look_whether_ready()
-                fleet.look(now_s)
                 for news in fleet.standing():
                     self._teller.note(ServerStands(*news))
         for fleet, lost in [one for one in self._missed if one[0].over or one[0].serves_again(one[1])]:

@@ -18,7 +18,6 @@ from shoal.launch.job import Job
 from shoal.launch.nursery import Nursery
 from shoal.launch.parcel import pack, unpack
 from shoal.launch.process import allow_stacks, name_process
-from shoal.launch.vitals import Pulse
 from shoal.store.process import serve
 from shoal.store.spec import ServerSpec
 
@@ -38,7 +37,6 @@ class ServerChild(Companion):
         self.address = ""  # once it is ready
         self.problem = ""  # why it cannot begin
         self.account: Account | None = None  # why it was put out, where it was
-        self.pulse = Pulse(time.monotonic())
 
     @property
     def post(self) -> int:

@@ -56,7 +56,8 @@ class Fleet:
     """Starts at once; use it in a ``with`` statement. `wait_ready` says when clients can come.
 
     `plugins`: modules that servers import first, with updaters of your own, found in `search_path` or where Python
-    looks anyway. `notice` is told what happens, in words.
+    looks anyway. `notice` is told what happens, in words, and `lost` which server was lost, and why; both in a thread
+    of the fleet's.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Fleet:
         plugins: tuple[str, ...] = (),
         search_path: tuple[str, ...] = (),
         notice: Callable[[str], None] = lambda words: None,
+        lost: Callable[[str], None] = lambda words: None,
     ) -> None:
         self.directory = Path(directory)
         self.keys = RunKeys.make()
@@ -78,8 +80,9 @@ class Fleet:
             self.starter = SubprocessStarter(template, self.directory / LOG_FILE)
             snapshots = self.directory / "snapshots" if terms.snapshot_s is not None else None
             self.keeper = Keeper(
-                terms, self.keys.client(), self.starter, snapshots=snapshots, on_change=self._write, on_notice=notice
-            )
+                terms, self.keys.client(), self.starter,
+                snapshots=snapshots, on_change=self._write, on_notice=notice, on_lost=lost,
+            )  # fmt: skip
         except BaseException:
             os.close(self._lock)
             raise

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -40,8 +41,9 @@ _MISSED_LEASES = 3  # in which nothing is heard of a primary, before it is said 
 class Keeper:
     """Begins at once, in a thread of its own. All methods may be called from any thread.
 
-    `on_change(description)` and `on_notice(words)` are called in its thread and must not wait. `snapshots`: where they
-    are kept; the newest one there is what the fleet begins with.
+    `on_change(description)`, `on_notice(words)` and `on_lost(words)`, for a process that was ready and has ended, are
+    called in its thread and must not wait. `snapshots`: where they are kept; the newest one there is what the fleet
+    begins with.
     """
 
     def __init__(
@@ -53,9 +55,11 @@ class Keeper:
         snapshots: Path | None = None,
         on_change: Callable[[FleetDescription], None] = lambda description: None,
         on_notice: Callable[[str], None] = lambda words: None,
+        on_lost: Callable[[str], None] = lambda words: None,
     ) -> None:
         self.terms, self.failure = terms, ""
-        self._keys, self._starter, self._on_change, self._on_notice = keys, starter, on_change, on_notice
+        self._keys, self._starter = keys, starter
+        self._on_change, self._on_notice, self._on_lost = on_change, on_notice, on_lost
         self._posts = [Succession(terms.lease_s, terms.replicas) for _ in range(terms.servers)]
         self._places = places(terms)
         self._snapshots, self._first_snapshot = snapshots, 0
@@ -141,6 +145,12 @@ class Keeper:
     def primary_name(self, post: int) -> str:
         return self._posts[post].assignment.primary
 
+    def after_loss_of(self, name: str, post: int) -> str:
+        """What follows when this process of a post has ended, in words."""
+        now, living = self._posts[post].assignment, self._posts[post].living
+        copied = any(other != name and other in living for other in (now.primary, now.backup))
+        return "its copy goes on, and another is started" if copied else "it is started again"
+
     def close(self) -> None:
         """End the thread and all connections, not the processes. May be called twice."""
         self._closing = True
@@ -172,6 +182,7 @@ class Keeper:
                 self._on_notice(f"server {number}: {words}")
             post.notices.clear()
         for place in self._places:
+            self._end_silent(place, now_s)
             self._see_to(place, now_s, beat_s)
         self._snapshotting.look(now_s)
         with self._changed:
@@ -204,8 +215,12 @@ class Keeper:
         if place is None:
             return
         self._on_notice(f"server {place.post}: {name} {how}")
+        if name in self._posts[place.post].living:
+            who = f"server {place.post} on {socket.gethostname()} (process {place.pid})"
+            why = f"was ended: {place.why_ended}" if place.condemned else how
+            self._on_lost(f"{who} {why}; {self.after_loss_of(name, place.post)}")
         self._posts[place.post].ended(name)
-        if not place.address:
+        if not place.address and not place.condemned:
             self.failure = how  # it has never been there
         place.ended(now_s)
 
@@ -225,15 +240,29 @@ class Keeper:
 
     # ---- one process
 
+    def _end_silent(self, place: Place, now_s: float) -> None:
+        """End a process that is silent: soon where it holds no post, else when nothing has shown for `terms.hang_s`
+        that it lives. Whoever waits for it waits for that, so this is the one deadline."""
+        if not place.name or place.condemned:
+            return
+        post = self._posts[place.post]
+        unheard_s = post.silent_s(place.name, now_s) if place.name in post.living else float("inf")
+        if place.name in post.living and place.name != post.assignment.primary and unheard_s > self.terms.patience_s:
+            place.condemned = f"no answer for {unheard_s:.0f} s"
+        elif self.terms.hang_s is not None:
+            silent_s = place.vigil.silent_s(self._starter.pid(place.name), unheard_s, now_s)
+            if silent_s > self.terms.hang_s:
+                place.condemned = f"no sign of life for {silent_s:.0f} s"
+        if place.condemned:
+            self._on_notice(f"server {place.post}: {place.name} is ended: {place.why_ended}")
+            self._starter.kill(place.name, place.condemned)
+
     def _see_to(self, place: Place, now_s: float, beat_s: float) -> None:
         post = self._posts[place.post]
         if place.name not in post.living:
             return
-        silent_s = post.silent_s(place.name, now_s)
-        if silent_s > self.terms.patience_s and place.name != post.assignment.primary:
-            self._on_notice(f"server {place.post}: {place.name} was silent for {silent_s:.0f} s and is ended")
-            self._starter.kill(place.name)
-        self._say_silence(place, post, silent_s)
+        if self.terms.hang_s is None:  # else it is ended in time
+            self._say_silence(place, post, post.silent_s(place.name, now_s))
         if now_s - place.asked_s > beat_s:
             place.connect(self._keys, self.terms)
         news = place.asked_revision != post.assignment.revision

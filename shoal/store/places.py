@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.comm.bulk import BulkClient, Message
 from shoal.comm.keys import ClientKeys
 from shoal.store.terms import FleetTerms
+from shoal.store.vigil import Vigil
 
 _RESTART_S = 0.05  # doubled with every start that comes to nothing
 _LONGEST_RESTART_S = 5.0
@@ -27,11 +28,13 @@ class Place:
     address: str = ""
     pid: int = 0
     missed: bool = False  # it was said that nobody hears it
+    condemned: str = ""  # why the process is being ended, where it is
     start_at_s: float | None = 0.0  # when the next process is due; None: there is one
     asked: bool = False  # a question is under way
     asked_s: float = float("-inf")
     asked_revision: int = -1
     client: BulkClient | None = None
+    vigil: Vigil = field(default_factory=lambda: Vigil(0.0))
     _starts: int = 0
     _started_s: float = 0.0
     _failures: int = 0  # starts in a row that came to nothing
@@ -40,8 +43,14 @@ class Place:
         """A process is started here; returns its name."""
         self._starts += 1
         self._started_s, self.start_at_s = now_s, None
+        self.vigil, self.condemned = Vigil(now_s), ""
         self.name = f"{self.post}{'ab'[self.number]}.{self._starts}"
         return self.name
+
+    @property
+    def why_ended(self) -> str:
+        """Why the process was condemned, with what was seen of it."""
+        return ", ".join(filter(None, (self.vigil.stopped, self.condemned)))
 
     def ended(self, now_s: float) -> None:
         """The process here has ended: the next one is due, later if this goes on and on."""

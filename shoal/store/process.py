@@ -97,17 +97,18 @@ class SubprocessStarter:
             self._threads = [one for one in self._threads if one.is_alive()] + [thread]
             thread.start()
 
-    def kill(self, name: str) -> None:
-        """End one by force."""
+    def kill(self, name: str, why: str) -> None:
+        """End one by force; its keeper knows why."""
         with self._lock:
             process = self._processes.get(name)
         if process is not None:
             process.kill()
 
     def pid(self, name: str) -> int:
-        """The process id of one that lives."""
+        """The process id of one that lives, else 0."""
         with self._lock:
-            return self._processes[name].pid
+            process = self._processes.get(name)
+        return process.pid if process is not None else 0
 
     def close(self) -> None:
         """End all, and wait for them: a moment to end by themselves, then by force."""

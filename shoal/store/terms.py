@@ -12,7 +12,9 @@ from shoal.store.spec import DEFAULT_LEASE_S
 
 @dataclass(frozen=True)
 class FleetTerms:
-    """What a fleet shall be like. `patience_s`: a process that holds no post and is silent for so long is replaced."""
+    """What a fleet shall be like. `patience_s`: a process that holds no post and is silent for so long is replaced.
+    `hang_s`: so is any other that shows no sign of life for so long, even where nobody else has its state; None: that
+    is never given up."""
 
     servers: int = 1
     replicas: int = 1
@@ -22,6 +24,7 @@ class FleetTerms:
     snapshot_s: float | None = None
     encrypt: Encrypt = "auto"
     patience_s: float = 10.0
+    hang_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.servers < 1:
@@ -35,10 +38,13 @@ class FleetTerms:
 
 
 class Starter(Protocol):
-    """Starts processes for the keeper, which calls it in its own thread. Neither call may wait."""
+    """Starts processes for the keeper, which calls it in its own thread. No call may wait."""
 
     def start(self, name: str, post: int, listen: str) -> None:
         """Start a process of this name that runs `shoal.store.process.serve`, and say `on_started` or `on_ended`."""
 
-    def kill(self, name: str) -> None:
-        """End it by force; `on_ended` follows."""
+    def kill(self, name: str, why: str) -> None:
+        """End it by force, for the reason `why`; `on_ended` follows."""
+
+    def pid(self, name: str) -> int:
+        """Its process id; 0 as long as there is none."""

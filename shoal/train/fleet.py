@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from shoal.core.config import Config
@@ -35,26 +36,35 @@ def idle_servers(config: Config, strategy: Strategy[Any]) -> str | None:
 
 
 def reach_fleet(
-    session: Session, config: Config, strategy: Strategy[Any], fit: int, closing: contextlib.ExitStack
+    session: Session,
+    config: Config,
+    strategy: Strategy[Any],
+    fit: int,
+    closing: contextlib.ExitStack,
+    on_lost: Callable[[str], None] = lambda words: None,
 ) -> FleetAccess | None:
     """Ask for the servers of `fit`, where the strategy needs some, and return how to get to them. Whoever has made this
-    session may have started them; else its launcher does, or, for a worker on its own, this process, until `closing`.
+    session may have started them; else its launcher does, or, for a worker on its own, this process, until `closing`:
+    `on_lost` is told then which one was lost, and why, in a thread of theirs. A launcher tells that itself.
     """
     servers = servers_of(config, strategy)
     if servers == 0:
         return None
     if session.fleet is not None:
         return session.fleet
-    session.report(wish(fit, servers, config.server.replicas, config.comm.encrypt, config.server.plugins))
+    server, hang_s = config.server, config.elastic.hang_s
+    session.report(wish(fit, servers, server.replicas, config.comm.encrypt, server.plugins, hang_s))
     access = session.attendance.fleet(fit)
     if access is not None:
         return access
     if session.world.size > 1:
         raise ConfigError(f"strategy {strategy.name} needs servers, which `shoal train` or fit(workers=N) start")
-    return _own_fleet(config, servers, closing)
+    return _own_fleet(config, servers, closing, on_lost)
 
 
-def _own_fleet(config: Config, servers: int, closing: contextlib.ExitStack) -> FleetAccess:
+def _own_fleet(
+    config: Config, servers: int, closing: contextlib.ExitStack, on_lost: Callable[[str], None]
+) -> FleetAccess:
     from shoal.launch.serving import PLUGINS
     from shoal.store.access import FleetAccess
     from shoal.store.fleet import Fleet
@@ -62,7 +72,8 @@ def _own_fleet(config: Config, servers: int, closing: contextlib.ExitStack) -> F
 
     directory = tempfile.mkdtemp(prefix="shoal-servers-")
     closing.callback(shutil.rmtree, directory, ignore_errors=True)
-    terms = FleetTerms(servers, config.server.replicas, encrypt=config.comm.encrypt)
+    replicas, hang_s = config.server.replicas, config.elastic.hang_s
+    terms = FleetTerms(servers, replicas, encrypt=config.comm.encrypt, hang_s=hang_s)
     plugins = (*PLUGINS, *config.server.plugins)
-    fleet = closing.enter_context(Fleet(directory, terms, plugins=plugins, search_path=tuple(sys.path)))
+    fleet = closing.enter_context(Fleet(directory, terms, plugins=plugins, search_path=tuple(sys.path), lost=on_lost))
     return FleetAccess(lambda: fleet.wait_ready(_READY_S), fleet.keys.client())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import queue
 import sys
 import time
 from bisect import bisect_left
@@ -81,8 +82,9 @@ class Run:
             self._saved_at = self._began
             self._went_back = self._probes = False  # the latter: it is yet to be seen whether all compute the same
             self._stored: dict[str, Any] | None = None  # the summary of this run before it was started again
+            self._lost_servers: queue.SimpleQueue[str] = queue.SimpleQueue()  # this process's own: not yet told
             self._fleet = functools.cache(
-                lambda: reach_fleet(session, spec.config, spec.strategy, number, self._closing)
+                lambda: reach_fleet(session, spec.config, spec.strategy, number, self._closing, self._lost_servers.put)
             )
             with ends_with_the_run(session):
                 self._come_in(self._attendance.enter(number))
@@ -264,6 +266,11 @@ class Run:
             print(f"shoal: {words}", file=sys.stderr)  # to its log
             self._session.report({"type": WARNING, "message": words})
 
+    def _tell_lost_servers(self) -> None:
+        """Which of this process's own servers were lost since the last call, and why."""
+        while not self._lost_servers.empty():
+            self._scribe(Warned(self._lost_servers.get()))
+
     def _close_feed(self) -> None:
         self._feed.close()
 
@@ -382,6 +389,7 @@ class Run:
         self._feed.close()
         resumed: Resumed | None = None
         lost = self.cursor.step
+        self._tell_lost_servers()
         if place.keeps_record:
             for event in self._saver.flush():
                 self._scribe(event)
@@ -474,6 +482,7 @@ class Run:
         """This worker's part of the next global batch."""
         if self.config.elastic.pace_s:  # a drill has asked for time to hurt a short run
             time.sleep(self.config.elastic.pace_s)
+        self._tell_lost_servers()
         self._account.start()
         self._enter("data")
         stretch, leases = self._stretch(), self._strategy.needs.leases
@@ -817,6 +826,7 @@ class Run:
             return None
         for event in self._saver.flush():
             self._scribe(event)
+        self._tell_lost_servers()
         self._scribe.listen(at_once=True)
         result = self._act(self._summarise, once=True)
         return dict(result) if result is not None else None

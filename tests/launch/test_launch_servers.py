@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -514,11 +513,11 @@ def test_servers_listen_where_other_hosts_join_and_else_on_loopback(listen: Endp
     with selectors.DefaultSelector() as selector:
         job = Job(1, "script.py", listen=listen)
         servers = Begun(job, cast(Nursery, None), selector, cast(Any, Coordination()), cast(Teller, None), lambda: 0)
-        servers.ask(wish(1, 2, 2, "on"))
+        servers.ask(wish(1, 2, 2, "on", hang_s=7.0))
         servers.ask(wish(1, 2, 2, "on"))  # as every worker does
         servers.ask(wish(0, 2, 2, "on"))  # by one that was started late, and is about to learn that this is over
         servers.close()
-    assert [fleet.terms for fleet in made] == [FleetTerms(2, 2, host, encrypt="on")]
+    assert [fleet.terms for fleet in made] == [FleetTerms(2, 2, host, encrypt="on", hang_s=7.0)]
 
 
 class _Nursery:
@@ -533,7 +532,7 @@ def test_a_server_that_shows_no_sign_of_life_is_put_out() -> None:
     nursery = _Nursery()
     later: list[Callable[[], None]] = []
     with selectors.DefaultSelector() as selector:
-        means = Means(cast(Nursery, nursery), selector, RunKeys.make(), (), 60.0, later.append)
+        means = Means(cast(Nursery, nursery), selector, RunKeys.make(), (), later.append)
         fleet = LaunchedFleet(0, FleetTerms(), means)
         frozen = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
         try:
@@ -542,13 +541,13 @@ def test_a_server_that_shows_no_sign_of_life_is_put_out() -> None:
             spec = ServerSpec("0a.1", 0, means.keys)
             child = fleet.children["0a.1"] = ServerChild(means.nursery, spec)
             child.child, child.pid = 7, frozen.pid
-            now_s = time.monotonic()
-            fleet.look(now_s + 59)
-            assert nursery.signals == []
-            fleet.look(now_s + 61)
+            assert (fleet.pid("0a.1"), fleet.pid("0a.2")) == (frozen.pid, 0)
+            fleet.kill("0a.1", "no sign of life for 61 s")
+            assert nursery.signals == [], "this is for the launcher's thread"
+            later.pop()()
             assert nursery.signals == [(7, signal.SIGKILL)]
             assert child.account is not None
-            assert child.account.cause.startswith("stopped by a signal (SIGSTOP), no sign of life for 6")
+            assert child.account.cause == "stopped by a signal (SIGSTOP), no sign of life for 61 s"
         finally:
             frozen.kill()
             frozen.communicate()

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from launches import eventually
 
+from shoal.core.vitals import Pulse, Vitals, look_at
 from shoal.core.world import Member
 from shoal.launch.examination import Examination
 from shoal.launch.failure import Casualty, account_of_end, account_of_freeze, account_of_hang, render
 from shoal.launch.memory import OutOfMemory
 from shoal.launch.record import Record
-from shoal.launch.vitals import Pulse, Vitals, look_at
 
 MEMBER = Member("worker", 1, "here", 77)
 

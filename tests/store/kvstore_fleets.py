@@ -46,17 +46,20 @@ def free_address() -> str:
 class LocalFleet:
     """Servers that are threads of this process."""
 
-    def __init__(self, servers: int = 2, replicas: int = 1, lease_s: float = CALM_S) -> None:
+    def __init__(
+        self, servers: int = 2, replicas: int = 1, lease_s: float = CALM_S, hang_s: float | None = None
+    ) -> None:
         self.keys = RunKeys.make()
         self.servers: dict[str, StoreServer] = {}
         self.notices: list[str] = []
+        self.losses: list[str] = []
         self._lease_s = lease_s
         self._closing = False
         self._asleep: dict[str, threading.Event] = {}
         self.keeper: Keeper
-        terms = FleetTerms(servers, replicas, lease_s=lease_s, patience_s=PATIENCE_S)
+        terms = FleetTerms(servers, replicas, lease_s=lease_s, patience_s=PATIENCE_S, hang_s=hang_s)
         self._made = threading.Event()
-        self.keeper = Keeper(terms, self.keys.client(), self, on_notice=self.notices.append)
+        self.keeper = Keeper(terms, self.keys.client(), self, on_notice=self.notices.append, on_lost=self.losses.append)
         self._made.set()
 
     def start(self, name: str, post: int, listen: str) -> None:
@@ -72,11 +75,14 @@ class LocalFleet:
 
         threading.Thread(target=begin, daemon=True).start()
 
-    def kill(self, name: str) -> None:
+    def kill(self, name: str, why: str = "") -> None:
         """Its connections end at once, and nothing of it is left."""
         self.wake(name)
         self.servers.pop(name).close()
         self.keeper.on_ended(name, "was killed")
+
+    def pid(self, name: str) -> int:
+        return os.getpid() if name in self.servers else 0
 
     def freeze(self, name: str) -> None:
         """Let its loop stand still."""

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sys
+from collections.abc import Callable
 
 import pytest
-from e2e import Run
+from e2e import Process, Run
 from self_hurt import Trials, assert_same, script
+
+from shoal.launch.failure import silence_s
 
 pytestmark = pytest.mark.ranks
 
@@ -82,7 +87,47 @@ def test_a_server_without_a_copy_freezes_and_only_one_deadline_counts(trials: Tr
     done, run = trials.train(with_servers_hurt(script(norm=NORM, settings=settings, forward=freezes)), *BSP)
     assert done.status == 0, done.err
     assert_same(run, calm)
-    assert [fault["member"].split()[0] for fault in run.summary()["faults"]] == ["server"]
+    (fault,) = run.summary()["faults"]
+    assert fault["member"].startswith("server 0")
+    silent_s = silence_s(fault["cause"])
+    assert silent_s is not None
+    assert 4.0 <= silent_s < 30.0, "as the script has it, not the default"
+
+
+OWN_SERVER = """
+def freeze_server():
+    "The server that this process has started for itself."
+    if not once("server"):
+        return
+    children = " ".join(one.read_text() for one in Path("/proc/self/task").glob("*/children")).split()
+    (pid,) = [int(one) for one in children if b"shoal.store.process" in Path(f"/proc/{one}/cmdline").read_bytes()]
+    os.kill(pid, signal.SIGSTOP)
+"""
+
+
+def test_a_server_that_a_plain_process_has_for_itself_freezes_and_is_replaced(
+    trials: Trials, start: Callable[..., Process]
+) -> None:
+    how = {
+        "norm": NORM,
+        "settings": "strategy='parameter-server', checkpoint={'every': '5 steps'}, elastic={'hang_s': 3.0}, "
+        "passes='grain',",
+    }
+    calm = trials.calm(script(**how), "--workers", "1")
+    shutil.rmtree("marks")
+    hurt = script(**how, forward="step() == 14 and freeze_server()", fit="trainer.fit(run_dir='run')")
+    trials.shoal.write(hurt.replace("class Net", f"{OWN_SERVER}\n\nclass Net"))
+    done = start([sys.executable, "script.py"]).end()
+    assert done.status == 0, done
+    run = trials.shoal.run
+    assert_same(run, calm, 0.0)
+    lost, back = [event["message"] for event in run.events("warning")]
+    assert re.fullmatch(
+        r"server 0 on \S+ \(process \d+\) was ended: stopped by a signal \(SIGSTOP\), no sign of life for \d+ s; "
+        "it is started again",
+        lost,
+    )
+    assert back == "the servers had lost the model: back from step 14 to step 10"
 
 
 TABLE = "self.table = nn.Embedding(3000, 4, sparse=True)"

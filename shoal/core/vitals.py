@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _NOT_RUNNING = frozenset("TtZXx")  # stopped, held by a debugger, ended
+_STOPPED = {"T": "stopped by a signal (SIGSTOP)", "t": "held by a debugger"}
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,11 @@ def look_at(pid: int) -> Vitals | None:
     except OSError:
         return None
     return Vitals(fields[0], int(fields[11]) + int(fields[12]))
+
+
+def stopped(state: str) -> str:
+    """Who keeps a process in this `state` from running, in words; empty where nobody does."""
+    return _STOPPED.get(state, "")
 
 
 class Pulse:
