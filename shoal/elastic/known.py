@@ -53,5 +53,6 @@ class KnownAgent:
 
     @classmethod
     def from_json(cls, data: dict[str, Any], now_s: float) -> KnownAgent:
-        notes = {key: WorkerNote(**note) for key, note in data["workers"].items()}
+        # who did not move then may do so now
+        notes = {key: WorkerNote(**{**note, "still": None}) for key, note in data["workers"].items()}
         return cls(AgentStatus(**{**data, "workers": notes}), now_s)

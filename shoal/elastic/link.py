@@ -91,7 +91,12 @@ class Link:
     @property
     def alive(self) -> bool:
         """Whether the coordinator has answered lately."""
-        return time.monotonic() - self._answered_s < _LATELY_S
+        return self.silent_s < _LATELY_S
+
+    @property
+    def silent_s(self) -> float:
+        """For how long the coordinator has not answered; infinity before its first answer."""
+        return time.monotonic() - self._answered_s
 
     def say(self, status: Status) -> None:
         """State `status` now and at every beat, until there is another. Raises `BadMessage` if it breaks a limit."""

@@ -53,6 +53,10 @@ class Membership:
         """An agent states its status: it vouches for its workers, or says how they ended."""
         for key, cause in self._roster.hear_agent(status, now_s).items():
             self._lose(key, cause)
+        for key, cause in status.condemned.items() if status.home else ():
+            member = self.view.member(key)
+            if member is not None and self._stays(member):
+                self._evict(key, cause)
         self._settle(now_s)
 
     def on_scale(self, workers: int, now_s: float) -> None:
@@ -69,10 +73,7 @@ class Membership:
         if gap_s > self.terms.lease_s / 2:
             self._roster.excuse(gap_s, now_s)
         for key in self._roster.silent_workers(now_s):
-            status = self._roster.workers[key].status
-            if status.state != "gone":
-                self._roster.evict[key] = status.agent
-            self._lose(key, f"gave no sign of life for {self.terms.lease_s:g} s")
+            self._evict(key, f"gave no sign of life for {self.terms.lease_s:g} s")
         self._roster.forget_silent_agents(now_s)
         self._settle(now_s)
 
@@ -95,8 +96,10 @@ class Membership:
         evict = {key: roster.out[key] for key, owner in roster.evict.items() if owner == agent}
         over = any(one.status.home and one.status.leaving for one in roster.agents.values())
         view = self.view if self.view.number else None
-        unheard = roster.unheard(self.view.members)
-        return AgentWord(evict, roster.targets().get(agent), view, over, dict(roster.lost), unheard)
+        members, target = self.view.members, roster.targets().get(agent)
+        stopping = any(one.status.home and one.status.stopping for one in roster.agents.values())
+        still = roster.still(members, self._ticked_s) if stopping and self._ticked_s is not None else {}
+        return AgentWord(evict, target, view, over, dict(roster.lost), roster.unheard(members), stopping, still)
 
     # how views follow each other
 
@@ -149,6 +152,13 @@ class Membership:
         if known is not None:
             who = str(member) if member is not None else f"process {known.status.pid} on {known.status.host}"
             self.notices.append(Notice("left", who, key) if ended_well else Notice("lost", who, key, cause))
+
+    def _evict(self, key: str, cause: str) -> None:
+        """`key` is put out; if it has not gone by itself, its agent is to kill it."""
+        status = self._roster.workers[key].status
+        if status.state != "gone":
+            self._roster.evict[key] = status.agent
+        self._lose(key, cause)
 
     def _learn(self, status: WorkerStatus, now_s: float) -> None:
         """We were started again, and a worker is in a view that our journal does not know, or does not know it in. That

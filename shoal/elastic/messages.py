@@ -16,7 +16,7 @@ from shoal.core.phases import PHASES, UNKNOWN
 from shoal.core.world import Member, View
 from shoal.elastic import fields
 from shoal.elastic.fields import BadMessage, array, choice, flag, mapping, number, octets, record, text
-from shoal.elastic.status import AgentStatus, AgentWord, Loss, WorkerNote, WorkerStatus, WorkerWord
+from shoal.elastic.status import AgentStatus, AgentWord, Loss, Still, WorkerNote, WorkerStatus, WorkerWord
 
 __all__ = ["MAX_FRAME_BYTES", "BadMessage", "Message", "decode", "decode_reply", "encode", "encode_reply"]
 
@@ -119,9 +119,10 @@ _PHASE = choice((*PHASES, UNKNOWN))
 
 _RANK = number(0, 4096)
 
+_STILL = record(Still, seconds=fields.real(0.0, 1e9), waiting=flag, step=_STEP, phase=_PHASE)
 _NOTE = record(
     WorkerNote, pid=_PID, alive=flag, ended=flag, cause=_LINE, preempted=flag, step=_STEP, phase=_PHASE,
-    unheard=fields.optional(_RANK),
+    unheard=fields.optional(_RANK), still=fields.optional(_STILL),
 )  # fmt: skip
 _LOSS = record(Loss, cause=_LINE, step=_STEP, phase=_PHASE)
 _MEMBER = record(
@@ -137,7 +138,7 @@ _CALLS: dict[str, Callable[[Any], Message]] = {
     ),
     "agent": record(
         AgentStatus, agent=_KEY, host=_NAME, home=flag, capacity=number(0, 4096), workers=mapping(_KEY, _NOTE, 4096),
-        leaving=flag,
+        leaving=flag, stopping=flag, condemned=mapping(_KEY, _LINE, 4096),
     ),
     "scale": record(Scale, workers=number(1, 4096)),
     "ask": record(Ask),
@@ -160,7 +161,8 @@ _REPLIES: dict[str, Callable[[Any], Any]] = {
     ),
     "agent-word": record(
         AgentWord, evict=mapping(_KEY, _LINE, 4096), target=fields.optional(number(0, 4096)), view=_VIEW, over=flag,
-        lost=mapping(_KEY, _LOSS, 4096), unheard=mapping(_KEY, _RANK, 4096),
+        lost=mapping(_KEY, _LOSS, 4096), unheard=mapping(_KEY, _RANK, 4096), stopping=flag,
+        still=mapping(_KEY, _STILL, 4096),
     ),
     "answer": fields.anything,
     "refused": record(Refused, reason=_LINE),

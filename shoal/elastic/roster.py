@@ -8,7 +8,7 @@ from typing import Any
 
 from shoal.core.world import Member
 from shoal.elastic.known import KnownAgent, KnownWorker
-from shoal.elastic.status import AgentStatus, Loss, WorkerNote, WorkerStatus
+from shoal.elastic.status import AgentStatus, Loss, Still, WorkerNote, WorkerStatus
 from shoal.elastic.targets import Host, leavers, targets
 
 MOST_KEYS = 65536  # that a run may ever have: no one can fill the memory with them
@@ -117,6 +117,12 @@ class Roster:
             if note is not None and not note.ended and note.unheard is not None and note.unheard < len(members)
         }
 
+    def still(self, members: tuple[Member, ...], now_s: float) -> dict[str, Still]:
+        """Who of `members` does not move, by key. What was said half a lease ago may not be true any more."""
+        lately = {name for name, one in self.agents.items() if now_s - one.heard_s <= self._lease_s / 2}
+        notes = {one.key: self.note(one.key) for one in members if one.agent in lately}
+        return {key: note.still for key, note in notes.items() if note is not None and note.still is not None}
+
     def at_door(self) -> list[WorkerStatus]:
         """All that wait at the door of any fit, by arrival."""
         waiting = [one for one in self.workers.values() if one.status.state == "door"]
@@ -196,7 +202,7 @@ class Roster:
 def _essence(status: AgentStatus) -> object:
     """What of an agent's status matters to others: not that it vouches for its workers, at every beat."""
     notes = {key: (note.pid, note.ended, note.unheard) for key, note in status.workers.items()}
-    return status.home, status.capacity, status.leaving, notes
+    return status.home, status.capacity, status.leaving, status.stopping, dict(status.condemned), notes
 
 
 def outdated(status: WorkerStatus, known: WorkerStatus) -> bool:

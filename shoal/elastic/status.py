@@ -7,7 +7,7 @@ does no harm, and a coordinator that has crashed learns everything from the next
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from shoal.core.phases import UNKNOWN
@@ -60,11 +60,23 @@ class WorkerWord:
 
 
 @dataclass(frozen=True)
+class Still:
+    """A worker that has not moved for so many seconds, though the run was asked to stop: where it is, and whether it
+    waits for others there."""
+
+    seconds: float
+    waiting: bool
+    step: int
+    phase: str
+
+
+@dataclass(frozen=True)
 class WorkerNote:
     """What an agent says of a worker that it has started. `alive`: the process computes, as seen from outside
     (it used the processor since the last look), though it may be unable to say so itself. Once `ended`, `cause` says
     how, in one line. `step` and `phase`: where it was at the last look, or when it ended. `unheard`: the rank, in the
-    newest view, of a worker that does not get what this one sends."""
+    newest view, of a worker that does not get what this one sends. `still`: it does not move; None while it does, and
+    where nobody has looked."""
 
     pid: int
     alive: bool = False
@@ -74,12 +86,14 @@ class WorkerNote:
     step: int = 0
     phase: str = UNKNOWN
     unheard: int | None = None
+    still: Still | None = None
 
 
 @dataclass(frozen=True)
 class AgentStatus:
     """What an agent says of its host, at every change and at every beat. `home`: it is the launcher, whose host has the
-    run directory. `capacity`: how many workers it is ready to run."""
+    run directory. `capacity`: how many workers it is ready to run. For the launcher alone to say: `stopping`, the run
+    was asked to stop; `condemned`, workers of other agents that the run is to go on without, with the cause."""
 
     agent: str
     host: str
@@ -87,6 +101,13 @@ class AgentStatus:
     capacity: int
     workers: Mapping[str, WorkerNote] = field(default_factory=dict)
     leaving: bool = False
+    stopping: bool = False
+    condemned: Mapping[str, str] = field(default_factory=dict)
+
+    def repeated(self) -> AgentStatus:
+        """What of it may be said again without another look: not that a worker lives, nor that it does not move."""
+        notes = {key: replace(note, alive=False, still=None) for key, note in self.workers.items()}
+        return replace(self, workers=notes)
 
 
 @dataclass(frozen=True)
@@ -103,7 +124,8 @@ class AgentWord:
     """What the coordinator says to an agent. `evict`: workers that are out, with the cause: kill them. `target`: how
     many workers the agent should run now. `view`: the current view, for whoever reports. `over`: the run has ended.
     `lost`: the workers of any host that were lost last. `unheard`: members of the view who are not heard by another,
-    with that one's rank."""
+    with that one's rank. `stopping`: the run was asked to stop. `still`: members of the view who do not move, as their
+    agents have said just now."""
 
     evict: Mapping[str, str] = field(default_factory=dict)
     target: int | None = None
@@ -111,3 +133,5 @@ class AgentWord:
     over: bool = False
     lost: Mapping[str, Loss] = field(default_factory=dict)
     unheard: Mapping[str, int] = field(default_factory=dict)
+    stopping: bool = False
+    still: Mapping[str, Still] = field(default_factory=dict)

@@ -13,7 +13,7 @@ import selectors
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,12 +37,13 @@ from shoal.launch.failure import (
     account_of_standstill,
     silence_s,
 )
+from shoal.launch.halt import GiveUp, Halt, Relieve
 from shoal.launch.hang import HangJudge
 from shoal.launch.job import Job, Post
 from shoal.launch.memory import OutOfMemory
 from shoal.launch.nursery import Nursery
 from shoal.launch.output import WorkerLog
-from shoal.launch.stillness import Sight, Stillness
+from shoal.launch.stillness import LEASES, STILL_S, Sight, stuck
 from shoal.launch.supervisor import Stage, Supervisor
 from shoal.launch.zygote_messages import Exited, Forked
 
@@ -98,7 +99,8 @@ class Agent:
         self._sent: AgentStatus | None = None  # used by the link's thread alone
         self._out_of_memory = OutOfMemory(time.monotonic())
         self._judge = HangJudge(job.elastic.hang_s, job.elastic.hang_steps, job.elastic.start_s)
-        self._stillness, self._relieved = Stillness(), False  # of a run that was asked to stop
+        self._halt = Halt(max(STILL_S, LEASES * job.elastic.lease_s) if place.reach else STILL_S)
+        self._condemned_elsewhere: dict[str, str] = {}  # workers of other hosts, and why
         self._examination = Examination()
         self._condemned: dict[int, float] = {}  # whose stack is being taken, and until when
         selector.register(self._examination, selectors.EVENT_READ, self._on_stacks)
@@ -192,6 +194,7 @@ class Agent:
         self.on_links(word)
         if word.view is not None:
             self.supervisor.elsewhere = sum(1 for one in word.view.members if one.agent != self.place.name)
+        self.supervisor.stopping_elsewhere |= word.stopping
         if word.target is not None:
             for decision in self.supervisor.on_target(word.target):
                 self.carry_out(decision)
@@ -225,7 +228,9 @@ class Agent:
                 continue
             hand.alive = hand.pulse.feel(look_at(hand.pid), now_s)
         self._judge_progress(now_s)
-        if self.supervisor.stage == Stage.STOPPING and not self.supervisor.elsewhere:
+        if self.supervisor.stage == Stage.STOPPING or self.supervisor.stopping_elsewhere:
+            self._look_for_still(now_s)
+        if self.supervisor.stage == Stage.STOPPING and self.place.home:
             self._judge_stopping(now_s)
         self.say()
 
@@ -239,34 +244,59 @@ class Agent:
                 busy[hand.key] = hand
         return busy
 
-    def _judge_stopping(self, now_s: float) -> None:
-        """The user waits for the end of the run. Where it has come to a standstill, who is stuck is ended, so that the
-        others come to the end of the step and save; where that is of no use, all are."""
-        busy, sights = self._busy(), dict[str, Sight]()
-        for key, hand in busy.items():
+    def _look_for_still(self, now_s: float) -> None:
+        """The run was asked to stop: who of this host does not move towards that?"""
+        sights: dict[str, Sight] = {}
+        for key, hand in self._busy().items():
             vitals = look_at(hand.pid)
             if vitals is not None:
                 sights[key] = Sight(self._control.reading(hand.seat), vitals.computed_s, vitals.state == "D")
+        self._halt.look(now_s, sights, self._present.keys(), self._judge.pace)
+
+    @property
+    def _present(self) -> dict[str, Hand]:
+        """The workers of this host that take part in a view, and are not stopped by somebody."""
         able = (self.crew[number] for number in self.supervisor.able if number in self.crew)
-        present = [
-            one for one in able if self._control.reading(one.seat).view > 0 and one.pulse.state not in ("T", "t")
-        ]
-        if len(sights) < len(present):  # somebody is at the end, where no step is
-            self._stillness = Stillness()
+        return {
+            hand.key: hand
+            for hand in able
+            if self._control.reading(hand.seat).view > 0 and hand.pulse.state not in ("T", "t")
+        }
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the run was asked to stop, and no worker of this host moves towards that, by the doing of one here:
+        those who only wait for others come to their end with them."""
+        return bool(stuck(self._present.keys(), self._halt.still))
+
+    def _judge_stopping(self, now_s: float) -> None:
+        """The user waits for the end of the run. Where it has come to a standstill, who is stuck is ended, so that the
+        others come to the end of the step and save; where that is of no use, all are."""
+        word = self.link.word if self.link is not None else None
+        here = self._present
+        if not here or self.link is None or not isinstance(word, AgentWord) or word.view is None:
             return
-        stuck = self._stillness.observe(now_s, sights, self._judge.step_s)
-        if stuck is None:
-            return
-        numbers = [busy[hung.key].number for hung in stuck]
-        if numbers and not self._relieved and self.supervisor.goes_on_without(numbers):
-            self._relieved = True  # once: what would hold the others up as well is not waited for
-            for hung in stuck:
-                account = account_of_standstill(hung.seconds, hung.phase)
-                self._evict(busy[hung.key], account, now_s - hung.seconds)
-            return
-        ranks = ", ".join(f"worker {self.supervisor.workers[number].rank}" for number in numbers)
-        at = f"at step {stuck[0].step} ({stuck[0].phase})" if stuck else "all workers wait for one another"
-        self.supervisor.on_stuck(f"{ranks} on {self.place.host}: no progress {at}" if stuck else at)
+        elsewhere = [member for member in word.view.members if member.agent != self.place.name]
+        fresh = self.link.silent_s <= self._job.elastic.lease_s / 2  # else it is not known how they are now
+        decision = self._halt.judge(
+            [*map(self._member, here.values()), *elsewhere],
+            {member.key: word.still[member.key] for member in elsewhere if fresh and member.key in word.still},
+            lambda out: self.supervisor.goes_on_without(
+                [here[one.key].number for one in out if one.key in here], sum(one.key not in here for one in out)
+            ),
+        )
+        if isinstance(decision, GiveUp):
+            self.supervisor.on_stuck(decision.words)
+        for member, still in decision.stuck if isinstance(decision, Relieve) else ():
+            account = account_of_standstill(still.seconds, still.phase)
+            if member.key in here:
+                self._evict(here[member.key], account, now_s - still.seconds)
+            else:
+                self._condemned_elsewhere[member.key] = account.cause
+
+    def _member(self, hand: Hand) -> Member:
+        rank, place = self.supervisor.workers[hand.number].rank, self.place
+        return Member("worker", rank, place.host, hand.pid, hand.key, place.name)
 
     def _judge_progress(self, now_s: float) -> None:
         """Put out who has not got on for too long, of those who have something to do."""
@@ -325,17 +355,18 @@ class Agent:
             capacity=self._workers,
             workers={hand.key: self._note(hand) for hand in self.crew.values() if hand.number not in old},
             leaving=self.leaving,
+            stopping=self.place.home and bool(self.supervisor.interrupts),
+            condemned=dict(self._condemned_elsewhere),
         )
         if status != self._said or any(note.alive for note in status.workers.values()):
             self._said = status
             self.link.say(status)
 
     def _amend(self, status: AgentStatus) -> AgentStatus:
-        """In the link's thread, which repeats what was said at every beat: that a worker lives is said once a look."""
+        """In the link's thread, which repeats what was said at every beat: that a worker lives, or does not move, is
+        said once a look."""
         repeated, self._sent = status is self._sent, status
-        if not repeated:
-            return status
-        return replace(status, workers={key: replace(note, alive=False) for key, note in status.workers.items()})
+        return status.repeated() if repeated else status
 
     def _note(self, hand: Hand) -> WorkerNote:
         state = self.supervisor.workers[hand.number]
@@ -343,7 +374,8 @@ class Agent:
         step, phase = (state.step, state.phase) if hand.ended else self._control.progress(hand.seat)
         cause = "".join(letter if letter.isprintable() else " " for letter in hand.cause)[:1000]
         unheard = None if hand.ended else self._control.reading(hand.seat).unheard
-        return WorkerNote(hand.pid, hand.alive, hand.ended, cause, state.departed, step, phase, unheard)
+        still = None if hand.ended else self._halt.still.get(hand.key)
+        return WorkerNote(hand.pid, hand.alive, hand.ended, cause, state.departed, step, phase, unheard, still)
 
     def casualty(self, number: int, account: Account) -> Casualty:
         """What is known of a worker's end."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from shoal.core.phases import UNKNOWN
 from shoal.core.world import Member, View
 from shoal.elastic.status import AgentWord, Loss
-from shoal.launch.failure import Account, Casualty, silence_s
+from shoal.launch.failure import Account, Casualty, no_progress, silence_s
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,16 @@ class LostElsewhere:
 
     def casualty(self, step: int, now_s: float | None = None) -> Casualty:
         """For the record; `step`: how far the run is here, where nobody has ever said how far the worker was. When it
-        failed is known only if it fell silent, and then where it was may be out of date by a fraction of a lease."""
+        failed is known only if it fell silent or made no progress; where one was that fell silent may be out of date by
+        a fraction of a lease."""
         now_s = time.monotonic() if now_s is None else now_s
         loss = self.loss
         cause, silent_s = loss.cause, silence_s(loss.cause)
         told = loss.phase != UNKNOWN
         if silent_s is None:
             account = Account("ended", cause, cause, from_within=False)
+        elif no_progress(cause):  # its agent has seen it
+            account = Account("hang", cause, cause, from_within=False)
         else:
             cause = f"{cause}, last heard of in {loss.phase} at step {loss.step}" if told else cause
             words = f"{cause}. It may have been cut off, or its host is gone."

@@ -16,6 +16,7 @@ from shoal.launch.frames import user_traceback
 Kind = Literal["user", "disk", "exception", "exit", "ended", "signal", "frozen", "hang", "peer"]
 _MESSAGE_LIMIT = 100_000
 _BEFORE = ("start", "meet", "compare")  # the phases before the first step
+_NO_PROGRESS = "no progress for"
 _SILENT = re.compile(r"for ([\d.]+) s")
 # what the kernel sends a process for what it has done itself
 _OWN_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS})
@@ -104,9 +105,14 @@ def account_of_end(code: int, out_of_memory: bool = False) -> Account:
 
 
 def silence_s(cause: str) -> float | None:
-    """For how long a process gave no sign of life, where that is the cause of its end."""
+    """For how long a process gave no sign of life or made no progress, where that is the cause of its end."""
     silent = _SILENT.search(cause)
     return float(silent[1]) if silent is not None else None
+
+
+def no_progress(cause: str) -> bool:
+    """Whether a process was ended because it made no progress, though it lived."""
+    return cause.startswith(_NO_PROGRESS)
 
 
 def account_of_freeze(state: str, why: str) -> Account:
@@ -122,14 +128,14 @@ def account_of_freeze(state: str, why: str) -> Account:
 
 def account_of_hang(seconds: float, phase: str, allowed: str) -> Account:
     """The account of a process that lives but does not get on; `allowed`: the setting that says how long it may."""
-    cause = f"no progress for {seconds:.0f} s in {phase}"
+    cause = f"{_NO_PROGRESS} {seconds:.0f} s in {phase}"
     return Account("hang", f"{cause}. If a step may take that long, raise {allowed}.", cause)
 
 
 def account_of_standstill(seconds: float, phase: str) -> Account:
     """The account of a process that does not come to the end of its step, though the run was asked to stop. Nobody has
     said that it may not take so long; but somebody waits for the end."""
-    cause = f"no progress for {seconds:.0f} s in {phase} after the run was asked to stop"
+    cause = f"{_NO_PROGRESS} {seconds:.0f} s in {phase} after the run was asked to stop"
     return Account("hang", cause, cause, from_within=False)
 
 

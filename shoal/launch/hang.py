@@ -26,6 +26,15 @@ class Hung:
     phase: str
 
 
+@dataclass(frozen=True)
+class Pace:
+    """How long steps take: the median of recent ones, 0 before one was measured, and the longest that was seen, the
+    first with what it compiles and loads among them."""
+
+    usual_s: float = 0.0
+    longest_s: float = 0.0
+
+
 @dataclass
 class _Watched:
     """What the judge remembers of a worker."""
@@ -47,16 +56,17 @@ class HangJudge:
         self._hang_s, self._hang_steps, self._start_s = hang_s, hang_steps, start_s
         self._watched: dict[str, _Watched] = {}
         self._steps: deque[float] = deque(maxlen=_RECENT)
+        self._longest_s = 0.0
 
     @property
-    def step_s(self) -> float:
-        """How long a step takes: the median of recent ones, 0 before there are any."""
-        return statistics.median(self._steps) if self._steps else 0.0
+    def pace(self) -> Pace:
+        """How long steps take."""
+        return Pace(statistics.median(self._steps) if self._steps else 0.0, self._longest_s)
 
     @property
     def limit_s(self) -> float:
         """How long a worker that has done a step may go without progress."""
-        return max(self._hang_s, self._hang_steps * self.step_s)
+        return max(self._hang_s, self._hang_steps * self.pace.usual_s)
 
     def observe(self, now_s: float, readings: Mapping[str, Reading]) -> list[Hung]:
         """Take in what the seats of all running workers show at `now_s` and return those that hang, the longest first.
@@ -86,6 +96,7 @@ class HangJudge:
             return
         done = reading.steps_done - before.reading.steps_done
         if done > 0:
+            self._longest_s = max(self._longest_s, now_s - before.step_s)
             if before.reading.steps_done > 0:  # the first step is no measure: it compiles, and fills caches
                 self._steps.extend([(now_s - before.step_s) / done] * min(done, _RECENT))
             before.step_s = now_s

@@ -216,7 +216,8 @@ class _Stay:
             self._heard_s = now_s
         word = link.word if isinstance(link.word, AgentWord) else None
         if word is not None and word.over:
-            self._end(0, "the run is over", OVER_S)
+            # who is stuck now would be until then
+            self._end(0, "the run is over", 0.0 if self._agent.stuck else OVER_S)
         elif now_s - self._heard_s > GONE_S:
             self._end(
                 1, f"the run at {self._invited.endpoint} has not answered for {GONE_S:.0f} s: it is given up", 0.0

@@ -70,12 +70,14 @@ class WorkerState:
 
 class Supervisor:
     """Follows the workers of one host from their fork to the end of the last. `terms`: what is survived; None:
-    nothing is. `elsewhere`: workers that take part on other hosts, as far as is known."""
+    nothing is. `elsewhere`: workers that take part on other hosts, as far as is known. `stopping_elsewhere`: the run
+    was asked to stop at the host of its launcher, so nobody is replaced."""
 
     def __init__(self, workers: int, terms: ElasticSettings | None = None) -> None:
         self.workers = {number: WorkerState(number, workers) for number in range(workers)}
         self.succession = Succession(terms) if terms is not None else None
         self.elsewhere = 0
+        self.stopping_elsewhere = False
         self.run_dir: str | None = None
         self.summary: dict[str, Any] | None = None
         self.interrupts: list[int] = []  # the signals that the user has sent
@@ -154,7 +156,7 @@ class Supervisor:
         """So many workers are wanted here from now on. More than before are started: who was lost and was not replaced
         stays so. Where fewer are wanted, the coordinator asks some to go, and they are not replaced."""
         more, self.target = target - self.target, target
-        if more <= 0 or self.finishing or self.interrupts or self.stage > Stage.RUNNING:
+        if more <= 0 or self.finishing or self._stopping or self.stage > Stage.RUNNING:
             return []
         return [Start(tuple(self._enrol() for _ in range(more)))]
 
@@ -225,7 +227,7 @@ class Supervisor:
             worker.survived = True
         worker.spare |= len(self.able) >= self.target
         worker.remaining = sum(1 for number in self.able if self.workers[number].view) + self.elsewhere
-        wanted = not worker.spare and not self.finishing and not self.interrupts
+        wanted = not worker.spare and not self.finishing and not self._stopping
         if worker.survived and wanted and self.stage == Stage.RUNNING:
             worker.replacement = succession.replace(preempted=worker.account is None)
 
@@ -284,12 +286,17 @@ class Supervisor:
         firsts = [(worker.view, -number) for number, worker in self.workers.items() if worker.rank == 0]
         return -max(firsts, default=(0, 0))[1]
 
-    def goes_on_without(self, numbers: Collection[int]) -> bool:
-        """Whether enough workers would be left to end the step without these."""
+    @property
+    def _stopping(self) -> bool:
+        return bool(self.interrupts) or self.stopping_elsewhere
+
+    def goes_on_without(self, numbers: Collection[int], elsewhere: int = 0) -> bool:
+        """Whether enough workers would be left to end the step without these, and without so many on other hosts; some
+        must be left on the host of the run directory."""
         if self.succession is None:
             return False
         left = len(set(self.able) - set(numbers))
-        return left > 0 and left >= self.succession.terms.min_workers
+        return left > 0 and left + self.elsewhere - elsewhere >= self.succession.terms.min_workers
 
     @property
     def finishing(self) -> bool:

@@ -111,7 +111,8 @@ class Teller:
         """A worker of another host is lost; whoever holds it there replaces it, if that can be done."""
         casualty, member = gone.casualty(self._agent.step), gone.member
         self._enter(casualty, member)
-        say(lost(casualty, self._job.workers, member.host, "the others go on; its host replaces it, if it can"))
+        replaced = "" if self._agent.supervisor.interrupts else "; its host replaces it, if it can"
+        say(lost(casualty, self._job.workers, member.host, f"the others go on{replaced}"))
 
     def lost_server(self, casualty: Casualty, member: Member, follows: str) -> None:
         """A server is lost; `follows` says what comes of it, if anything does."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from shoal.core.phases import UNKNOWN
 from shoal.core.world import View
 from shoal.elastic.membership import Membership
-from shoal.elastic.status import AgentStatus, WorkerNote, WorkerStatus, WorkerWord
+from shoal.elastic.status import AgentStatus, Still, WorkerNote, WorkerStatus, WorkerWord
 from shoal.elastic.terms import Terms
 
 TERMS = Terms(lease_s=2.0)
@@ -26,6 +26,14 @@ def agent(
     notes = {key: WorkerNote(1, alive=alive, **at) for key in running}
     notes |= {key: WorkerNote(1, ended=True, cause=cause, **at) for key, cause in (ended or {}).items()}
     return AgentStatus(name, f"host-{name}", home, capacity, notes, leaving)
+
+
+def unmoved(one: AgentStatus, seconds: float = 4.0) -> AgentStatus:
+    """The same, but none of its workers moves."""
+    notes = {
+        key: replace(note, still=Still(seconds, False, note.step, note.phase)) for key, note in one.workers.items()
+    }
+    return replace(one, workers=notes)
 
 
 @dataclass

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
-from elastic_cases import agent, status
+from elastic_cases import agent, status, unmoved
 
 from shoal.elastic.messages import (
     Ask,
@@ -26,6 +27,8 @@ from shoal.elastic.messages import (
 MESSAGES: tuple[Message, ...] = (
     status("intruder", "in", 3, 1, "agent"),
     agent("intruder", "a", "b", ended={"c": "killed by signal 9"}, seen=(14, "reduce")),
+    unmoved(agent("intruder", "a", seen=(14, "reduce"))),
+    replace(agent("intruder", home=True), stopping=True, condemned={"b": "no progress for 4 s in forward"}),
     Scale(3),
     Ask(),
     SetJournal("/nowhere"),

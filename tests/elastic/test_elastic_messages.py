@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from shoal.core.world import Member, View
 from shoal.elastic.messages import BadMessage, Message, Refused, decode, decode_reply, encode, encode_reply
-from shoal.elastic.status import AgentStatus, AgentWord, Loss, WorkerNote, WorkerWord
+from shoal.elastic.status import AgentStatus, AgentWord, Loss, Still, WorkerNote, WorkerWord
 
 pytestmark = pytest.mark.unit
 VIEW = View(7, (Member("worker", 0, "host", 12, "key", "agent", 3, "10.0.0.1"), Member("worker", 1, "other", 13, "k")))
@@ -32,6 +32,7 @@ def test_every_message_comes_back(message: Message) -> None:
         WorkerWord(VIEW, 3, 7, 1, True, "frozen", ("worker 1 on other",)),
         AgentWord(),
         AgentWord({"key": "frozen"}, 3, VIEW, True, {"key": Loss("killed", 14, "reduce"), "other": Loss("silent")}),
+        AgentWord(stopping=True, still={"key": Still(4.2, True, 14, "reduce")}),
         Refused("the store is full"),
         {"view": None, "workers": [{"rank": 1}]},
         [b"value", None],
@@ -83,6 +84,10 @@ def test_what_an_agent_says_of_a_worker_is_checked_too() -> None:
         note = dataclasses.replace(WorkerNote(1, step=14, phase="reduce"), **{name: wrong})
         with pytest.raises(BadMessage):
             decode(encode(AgentStatus("a", "host", False, 1, {"k": note}), TOKEN))
+    for seconds, phase in ((math.nan, "reduce"), (-1.0, "reduce"), (1.0, "dancing")):
+        still = Still(seconds, True, 14, phase)
+        with pytest.raises(BadMessage):
+            decode(encode(AgentStatus("a", "host", False, 1, {"k": WorkerNote(1, still=still)}), TOKEN))
 
 
 def test_sizes_are_bounded() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from elastic_cases import Room, agent, status
+from elastic_cases import Room, agent, status, unmoved
 
 from shoal.core.errors import ConfigError
 from shoal.elastic.ordering import choose
 from shoal.elastic.roster import outdated
-from shoal.elastic.status import Loss
+from shoal.elastic.status import AgentStatus, Loss, Still
 from shoal.elastic.targets import Host, leavers, targets
 from shoal.elastic.terms import Terms
 
@@ -119,6 +121,65 @@ def test_where_a_silent_worker_was_is_what_its_agent_said_last() -> None:
     assert room.membership.word_for_agent("here").lost == told
     room.restart()
     assert room.membership.word_for_agent("here").lost == told
+
+
+def stopping_room() -> tuple[Room, AgentStatus]:
+    """A run on two hosts that was asked to stop, where the worker of the other one does not move; and what that one's
+    agent says."""
+    room, there = Room(), unmoved(agent("there", "b", seen=(14, "forward")))
+    room.tell(agent("home", "a", home=True))
+    room.tell(there)
+    room.say(status("a", agent="home"), status("b", agent="there"))
+    room.become("in", "a", "b")
+    room.wait(0.5, "a", "b", "home", "there")
+    return room, there
+
+
+def test_who_does_not_move_is_told_once_the_run_was_asked_to_stop_and_only_while_that_is_known() -> None:
+    room, there = stopping_room()
+    word = room.membership.word_for_agent("home")
+    assert (word.stopping, word.still) == (False, {})
+    before = room.membership.revision
+    room.tell(replace(room.agents["home"], stopping=True))
+    assert room.membership.revision != before, "all are told at once"
+    assert room.membership.word_for_agent("there").stopping
+    assert room.membership.word_for_agent("home").still == {"b": Still(4.0, False, 14, "forward")}
+    room.wait(1.2, "a", "b", "home")
+    assert room.membership.word_for_agent("home").still == {}, "its agent was not heard for more than half a lease"
+    room.tell(there)
+    assert room.membership.word_for_agent("home").still.keys() == {"b"}
+    room.restart()
+    room.wait(0.1)
+    assert room.membership.word_for_agent("home").still == {}
+
+
+def test_what_is_said_again_without_a_look_does_not_say_that_a_worker_lives_or_stands_still() -> None:
+    seen = agent("there", "b", seen=(14, "forward"), alive=True, leaving=True)
+    assert unmoved(seen).repeated() == replace(seen, workers=agent("there", "b", seen=(14, "forward")).workers)
+
+
+def test_the_launcher_has_a_worker_of_another_host_put_out() -> None:
+    room, _ = stopping_room()
+    why = "no progress for 4 s in forward after the run was asked to stop"
+    room.tell(replace(room.agents["there"], condemned={"a": why}))
+    room.tell(replace(room.agents["home"], stopping=True, condemned={"c": why}))
+    assert room.membership.broken == 0, "it is not the launcher that says so, or there is none of that name"
+    room.tell(replace(room.agents["home"], stopping=True, condemned={"b": why}))
+    assert room.membership.broken == 1
+    assert room.membership.word_for_agent("there").evict == {"b": why}
+    assert room.word("b").out == why
+    assert room.membership.word_for_agent("home").lost == {"b": Loss(why, 14, "forward")}
+    room.become("broken", "a")
+    assert room.members() == ("a",)
+    room.tell(room.agents["home"])
+    assert room.membership.broken == 1, "said again and again, it has no further effect"
+
+
+def test_who_has_finished_is_not_put_out_by_the_launcher() -> None:
+    room, _ = stopping_room()
+    room.become("finished", "b")
+    room.tell(replace(room.agents["home"], stopping=True, condemned={"b": "no progress"}))
+    assert room.membership.word_for_agent("there").evict == {}
 
 
 def test_an_agent_vouches_for_a_worker_that_cannot_speak() -> None:

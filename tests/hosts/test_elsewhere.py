@@ -51,6 +51,15 @@ def test_of_one_that_fell_silent_it_is_known_since_when_and_where_it_was_last() 
     )
 
 
+def test_of_one_that_did_not_get_on_its_agent_knows_where_it_was() -> None:
+    why = "no progress for 4 s in forward after the run was asked to stop"
+    casualty = lost_there(Loss(why, 7, "forward"))
+    assert (casualty.account.kind, casualty.detected_s, casualty.failed_s) == ("hang", 4.0, 96.0)
+    assert lost(casualty, 2, "there", "the others go on") == (
+        f"shoal: worker 1 of 2 on there was lost at step 7 (forward): {why}; the others go on"
+    )
+
+
 def test_a_member_of_another_host_that_has_gone_in_good_order_is_told_once() -> None:
     elsewhere = Elsewhere("home")
     words = [

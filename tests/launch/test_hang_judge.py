@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.comm.control import Reading
-from shoal.launch.hang import HangJudge, Hung
+from shoal.launch.hang import HangJudge, Hung, Pace
 
 pytestmark = pytest.mark.unit
 
@@ -68,6 +68,19 @@ def test_a_long_first_step_is_no_measure_of_the_others() -> None:
     judge.observe(0, {"a": START})
     judge.observe(500, {"a": at_work(1)})
     assert judge.limit_s == 60
+
+
+def test_the_pace_knows_the_usual_step_and_the_longest() -> None:
+    judge = HangJudge(60, 10, 600)
+    assert judge.pace == Pace(0.0, 0.0)
+    now = warmed(judge, "a", 2.0)
+    assert judge.pace == Pace(2.0, 2.0)
+    judge.observe(now + 9.0, {"a": at_work(11)})
+    assert judge.pace == Pace(2.0, 9.0)
+    compiling = HangJudge(60, 10, 600)
+    for now, done in ((0.0, 0), (40.0, 1), (41.0, 2)):
+        compiling.observe(now, {"a": at_work(done)})
+    assert compiling.pace == Pace(1.0, 40.0), "the first is no measure of the others, but of what may happen again"
 
 
 def test_a_newcomer_gets_the_time_of_a_start_though_others_are_quick() -> None:

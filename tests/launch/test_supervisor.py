@@ -20,6 +20,7 @@ from shoal.launch.supervisor import (
     Abort,
     RequestStop,
     Send,
+    Start,
     Supervisor,
 )
 
@@ -128,6 +129,21 @@ def test_a_step_is_ended_without_those_who_are_stuck_if_enough_are_left() -> Non
     assert supervisor.goes_on_without([1])
     assert not supervisor.goes_on_without([1, 2])
     assert not Supervisor(3).goes_on_without([1]), "nothing is survived"
+    supervisor.elsewhere = 2
+    assert supervisor.goes_on_without([1, 2], elsewhere=1)
+    assert not supervisor.goes_on_without([1, 2], elsewhere=2)
+    assert not supervisor.goes_on_without([0, 1, 2]), "the run directory is here"
+
+
+@pytest.mark.parametrize("stopping", [False, True])
+def test_nobody_is_replaced_in_a_run_that_was_asked_to_stop_at_another_host(stopping: bool) -> None:
+    supervisor = Supervisor(2, ElasticSettings())
+    supervisor.elsewhere, supervisor.stopping_elsewhere = 1, stopping
+    supervisor.on_message(1, {"type": "view", "number": 1, "rank": 2, "size": 3}, 1.0)
+    supervisor.on_exit(1, -signal.SIGKILL, 2.0, 2.0)
+    started = [one for one in supervisor.decide(2.0) if isinstance(one, Start)]
+    assert started == ([] if stopping else [Start((2,))])
+    assert supervisor.on_target(3) == ([] if stopping else [Start((3,))])
 
 
 @pytest.mark.parametrize(("summary", "status"), [("interrupted", 130), ("completed", 0), (None, 130)])
