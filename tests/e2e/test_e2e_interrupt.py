@@ -102,7 +102,7 @@ def test_a_run_that_does_not_get_on_is_not_waited_for(
     asked_s = time.monotonic()
     process.kill(signal.SIGINT)
     done = process.end()
-    assert time.monotonic() - asked_s < 20, "4 to 7 s on a calm machine; 30 where a step moves"
+    assert time.monotonic() - asked_s < 15, "4 to 7 s on a calm machine; 30 where a step moves"
     assert done.status == 130, done
     if stuck == [1]:
         assert f"worker 1 of 3 on {socket.gethostname()} was lost at step 7 (forward): no progress for" in done.err
