@@ -7,6 +7,8 @@ itself does not choose them by default.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from shoal.strategies.memory import is_dense
@@ -30,3 +32,24 @@ def choose_fused(optimizer: torch.optim.Optimizer) -> bool:
     for group in optimizer.param_groups:
         group["fused"] = True
     return True
+
+
+def step(optimizer: torch.optim.Optimizer) -> None:
+    """One update. PyTorch's fused SGD cannot do it where some parameters have a momentum and others have their first
+    gradient only now, as one that is rarely used: then the plain kernel does, for this step."""
+    mixed = [group for group in optimizer.param_groups if group.get("fused") and _is_mixed(optimizer, group)]
+    for group in mixed:
+        group["fused"] = False
+    try:
+        optimizer.step()
+    finally:
+        for group in mixed:
+            group["fused"] = True
+
+
+def _is_mixed(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
+    if not isinstance(optimizer, torch.optim.SGD) or not group["momentum"]:
+        return False
+    moved = [p for p in group["params"] if p.grad is not None]
+    begun = sum(optimizer.state[p].get("momentum_buffer") is not None for p in moved if p in optimizer.state)
+    return 0 < begun < len(moved)

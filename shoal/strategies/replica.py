@@ -19,11 +19,11 @@ from shoal.core.errors import ConfigError
 from shoal.core.order import digest
 from shoal.core.seeds import grain_seed, step_seed
 from shoal.core.state import Piece, ShardedState
+from shoal.strategies import fused
 from shoal.strategies.base import Pass, Runtime, Span, Sums, Work
 from shoal.strategies.batch_statistics import BatchStatistics
 from shoal.strategies.buffers import RunningBuffers
 from shoal.strategies.drawing import SampleDrawing
-from shoal.strategies.fused import choose_fused
 from shoal.strategies.memory import arrange
 from shoal.strategies.objective import Batch, LossSum
 from shoal.strategies.program import Program
@@ -51,7 +51,7 @@ class ModelReplica:
         if runtime.layout == "channels_last":
             self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in the stubs
         self.optimizer = program.build_optimizer()
-        choose_fused(self.optimizer)
+        fused.choose_fused(self.optimizer)
         self.initial_learning_rates = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
         self.parameters = [(n, p) for n, p in self.module.named_parameters() if p.requires_grad]
         self.buffers = RunningBuffers(self.module)
@@ -194,7 +194,7 @@ class ModelReplica:
         """Apply the gradient that is in the parameters, and the group's change of the running statistics."""
         clip_gradients(self.runtime.clip, [p for _, p in self.parameters])
         self._set_rates(learning_rates)
-        self.optimizer.step()
+        fused.step(self.optimizer)
         clip_weights(self.runtime.clip, [p for _, p in self.parameters])
         self.buffers.commit(buffer_change)
 

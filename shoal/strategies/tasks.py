@@ -33,6 +33,7 @@ from shoal.store.answers import NothingLeft, Record, Wait
 from shoal.store.checking import Given
 from shoal.store.errors import StoreRefused
 from shoal.store.operations import Shaping, Task
+from shoal.strategies import fused
 from shoal.strategies.base import Runtime, Span, StepResult, Work
 from shoal.strategies.program import Program
 from shoal.strategies.replica import clip_gradients, committed_indices
@@ -249,7 +250,7 @@ class TaskReplica(ServedReplica):
         for parameter in self._keys.values():
             if parameter.grad is not None:  # optimizers are given dense ones, here as under allreduce
                 parameter.grad = self.dense(parameter)
-        self.optimizer.step()
+        fused.step(self.optimizer)
         given: dict[str, Given] = {}
         for name, parameter in self._keys.items():
             apart = (parameter - torch.from_numpy(self._copies[name])).mul_(self._mixing)
