@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from shoal.checkpoint.catalog import Catalog
-from shoal.testing.soak import play
+from shoal.testing.soak import play, trying
 from shoal.testing.soak.calm import Calm
 from shoal.testing.soak.case import Case
 from shoal.testing.soak.conduct import Evidence, Leg, gather
 from shoal.testing.soak.hurting import MARKS, PIDS
 from shoal.testing.soak.judge import judge, promises_bits
+from shoal.testing.soak.seats import Seats
 
 pytestmark = pytest.mark.mutation
 CASE = Case.parse(
@@ -131,3 +132,19 @@ def test_only_a_lost_server_takes_all_back_within_a_view(evidence: Evidence) -> 
 
 def test_bits_are_expected_only_where_the_run_keeps_grains_apart(evidence: Evidence) -> None:
     assert not promises_bits(CASE, replace(evidence, config={**evidence.config, "passes": "merged"}))
+
+
+def test_the_calm_worker_cuts_as_the_run_has_cut(
+    evidence: Evidence, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What Shoal has chosen depends on how many workers were announced, and bits on what was chosen."""
+    conducted: list[Case] = []
+
+    def conduct(case: Case, place: Path, seats: Seats) -> Evidence:
+        conducted.append(case)
+        return evidence
+
+    monkeypatch.setattr(trying, "conduct", conduct)
+    open_case = replace(CASE, program=replace(CASE.program, grain=0))
+    assert trying.try_case(open_case, tmp_path, Seats(tmp_path)).outcome == "passed"
+    assert [case.program.grain for case in conducted] == [0, 2]

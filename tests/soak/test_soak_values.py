@@ -11,7 +11,8 @@ import torch
 from shoal.core.errors import ConfigError
 from shoal.testing.soak.case import Case, draw_case, sound_case
 from shoal.testing.soak.history import KINDS, Fault
-from shoal.testing.soak.oracle import Unfit, truth
+from shoal.testing.soak.network import make_data, make_model
+from shoal.testing.soak.oracle import Unfit, _Untouched, truth
 from shoal.testing.soak.pairs import AXES, covering, covering_cases, pairs
 from shoal.testing.soak.program import BODIES, LOSSES, NORMS, OPTIMIZERS
 from shoal.testing.soak.shrink import simpler_than
@@ -118,3 +119,20 @@ def test_a_table_on_servers_is_updated_by_rows_and_elsewhere_whole() -> None:
     assert not torch.equal(whole.parameters["entry.weight"], by_rows.parameters["entry.weight"])
     plain = replace(program, optimizer="sgd")
     torch.testing.assert_close(truth(plain, 5).parameters, truth(plain, 5, by_rows=True).parameters)
+
+
+def test_of_rows_that_no_batch_has_touched_nothing_is_remembered() -> None:
+    """By plain PyTorch weight decay alone would begin a momentum for them at the first step."""
+    program = Case.parse("body=table sparse=yes rows=40 optimizer=momentum samples=3 batch=3 | |").program
+    model, (named, *_) = make_model(program), make_data(program)
+    table = model.entry.weight
+    optimizer = torch.optim.SGD([table], lr=0.1, momentum=0.9, weight_decay=0.1)
+    table.grad = torch.zeros_like(table)
+    untouched = _Untouched(model, optimizer, named)
+    optimizer.step()
+    untouched.put_back()
+    rows = torch.ones(len(table), dtype=torch.bool)
+    rows[named.flatten()] = False
+    memory = optimizer.state[table]["momentum_buffer"]
+    assert memory[~rows].any()
+    assert not memory[rows].any()

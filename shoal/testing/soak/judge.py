@@ -58,14 +58,14 @@ def judge(case: Case, seen: Evidence, calm: Calm | None = None) -> Verdict:
     violations = [*_ends(seen), *_left(seen)]
     if not violations:
         drawn = calm.truth if calm is not None and case.program.draws else None
-        expected = drawn or truth(case.program, _grain(case, seen), seen.legs[0].way.served)
+        expected = drawn or truth(case.program, grain(case, seen), seen.legs[0].way.served)
         violations = [*_coverage(case, seen), *_mathematics(case, seen, expected), *_culprits(seen)]
         if calm is not None and promises_bits(case, seen) and seen.summary.get("params_sha256") != calm.bits:
             violations.append(Violation("bits", "the parameters have other bits than those of one calm worker"))
     return Verdict("failed", tuple(violations)) if violations else Verdict("passed")
 
 
-def _grain(case: Case, seen: Evidence) -> int:
+def grain(case: Case, seen: Evidence) -> int:
     """As the program says; else as the run has chosen it."""
     chosen = str(seen.config.get("grain"))
     return case.program.looks_at or (int(chosen) if chosen.isdigit() else case.program.batch)

@@ -94,21 +94,28 @@ def _train(program: Program, grain: int, by_rows: bool) -> Truth:
     )
 
 
+_BEGIN_AT_ZERO = {"momentum_buffer", "exp_avg", "exp_avg_sq"}
+
+
 class _Untouched:
     """The rows of the table that a batch does not name, with what the optimizer remembers of them."""
 
     def __init__(self, model: Network, optimizer: torch.optim.Optimizer, named: Tensor) -> None:
         table = model.entry.weight
         assert isinstance(table, nn.Parameter)
+        self._remembered = optimizer.state[table]
+        self._new = not self._remembered
         self._rows = torch.ones(len(table), dtype=torch.bool)
         self._rows[named.flatten()] = False
-        remembered = [one for one in optimizer.state[table].values() if isinstance(one, Tensor)]
+        remembered = [one for one in self._remembered.values() if isinstance(one, Tensor)]
         there = [table.detach(), *(one for one in remembered if one.shape == table.shape)]
         self._kept = [(tensor, tensor[self._rows].clone()) for tensor in there]
 
     def put_back(self) -> None:
         for tensor, rows in self._kept:
             tensor[self._rows] = rows
+        for name in _BEGIN_AT_ZERO & set(self._remembered) if self._new else ():
+            self._remembered[name][self._rows] = 0.0  # weight decay is no reason to remember them
 
 
 def _gradient(model: nn.Module, batch: Tensors, program: Program, grain: int, step: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +12,7 @@ from shoal.testing.soak.calm import Calm
 from shoal.testing.soak.case import Case
 from shoal.testing.soak.conduct import conduct
 from shoal.testing.soak.history import History
-from shoal.testing.soak.judge import Verdict, Violation, judge, needs_calm
+from shoal.testing.soak.judge import Verdict, Violation, grain, judge, needs_calm
 from shoal.testing.soak.oracle import Unfit
 from shoal.testing.soak.program import Program
 from shoal.testing.soak.seats import Seats
@@ -44,7 +44,9 @@ def try_case(case: Case, place: Path, seats: Seats) -> Tried:
     begun = time.monotonic()
     try:
         evidence = conduct(case, place, seats)
-        calm = _calm_run(case.program, place / "calm", seats) if needs_calm(case, evidence) else None
+        # what is chosen for as many workers as were announced is given to the one
+        program = replace(case.program, grain=case.program.grain or grain(case, evidence))
+        calm = _calm_run(program, place / "calm", seats) if needs_calm(case, evidence) else None
         verdict = judge(case, evidence, calm)
     except Unfit as reason:
         return Tried("unfit", words=str(reason), seconds=time.monotonic() - begun)
