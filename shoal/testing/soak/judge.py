@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shoal.core.order import epoch_order
 from shoal.testing.soak.calm import Calm, losses_of, parameters
-from shoal.testing.soak.case import Case
+from shoal.testing.soak.case import Case, runs_by
 from shoal.testing.soak.conduct import Evidence, Leg
 from shoal.testing.soak.network import make_model
 from shoal.testing.soak.oracle import Truth, truth, whole_loss
@@ -52,7 +52,7 @@ class Verdict:
 def judge(case: Case, seen: Evidence, calm: Calm | None = None) -> Verdict:
     """All laws, those first that tell most. Raises `Unfit` where plain PyTorch cannot train the program. `calm` is a
     run of one worker whom nothing happens to, where the same is promised as that gives."""
-    refusal = refused(seen)
+    refusal = refused(case, seen)
     if refusal is not None:
         return Verdict("refused", words=refusal)
     violations = [*_ends(seen), *_left(seen)]
@@ -84,13 +84,18 @@ def promises_bits(case: Case, seen: Evidence) -> bool:
     return exact and separate and not case.program.double and seen.last.status == 0
 
 
-def refused(seen: Evidence) -> str | None:
-    """The message, where the first command was refused as the documentation says."""
-    leg = seen.legs[0]
-    if leg.status != REFUSED or _traceback(leg) or any(event.get("kind") == "step" for event in seen.events):
+def refused(case: Case, seen: Evidence) -> str | None:
+    """The message, where a command was refused as the documentation says: the first, before any step, or a later one
+    that should go on in a way which cannot run the program. What came before that has ended well."""
+    leg = seen.last
+    if leg.status != REFUSED or any(_traceback(one) or one.hung or one.left for one in seen.legs):
         return None
+    if len(seen.legs) == 1:
+        expected = all(event.get("kind") != "step" for event in seen.events)
+    else:
+        expected = not runs_by(case.program, leg.way)
     message = leg.err.strip().removeprefix("shoal: error: ")
-    return message if any(re.search(pattern, message) for pattern in REFUSALS) else None
+    return message if expected and any(re.search(pattern, message) for pattern in REFUSALS) else None
 
 
 # ---- law 3: everything ends, well and in time

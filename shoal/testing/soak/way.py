@@ -64,9 +64,12 @@ class Way:
             return False  # a hybrid of one team is its inner strategy, with the codec
         if self.trainers == 1 and not self.room and not self.mixing:
             return True  # whoever trains alone is never behind anyone
-        if self.kind == "parameter-server":
-            return self.consistency == "bsp"
-        return self.kind in ("single", "allreduce")
+        return self.in_step
+
+    @property
+    def in_step(self) -> bool:
+        """Whether workers compute one global batch at the same time."""
+        return self.kind in ("single", "allreduce") or (self.kind == "parameter-server" and self.consistency == "bsp")
 
     def words(self) -> list[str]:
         """The options of ``shoal train``."""
