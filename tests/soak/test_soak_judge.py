@@ -19,6 +19,7 @@ from shoal.testing.soak.case import Case
 from shoal.testing.soak.conduct import Evidence, Leg, gather, goes_on
 from shoal.testing.soak.hurting import MARKS, PIDS
 from shoal.testing.soak.judge import judge, promises_bits
+from shoal.testing.soak.network import make_model
 from shoal.testing.soak.way import Way
 
 pytestmark = pytest.mark.mutation
@@ -111,6 +112,39 @@ def test_parameters_that_are_a_little_off_are_seen(evidence: Evidence, monkeypat
 
     monkeypatch.setattr(Catalog, "newest_valid", spoiled)
     assert laws(evidence) == ["mathematics"]
+
+
+MIXING, PLAIN = Way("async", 3, mixing=True), Way("async", 3)
+
+
+@pytest.mark.parametrize(
+    ("way", "part", "still", "broken"),
+    [
+        (PLAIN, 1.0, "", []),
+        (PLAIN, 0.1, "", ["learning"]),
+        (PLAIN, 1.0, "head.bias", ["learning"]),
+        (MIXING, 0.1, "", []),  # three and the centre share what one of them has learned
+        (MIXING, 0.0, "", ["learning"] * 2),
+        (MIXING, 0.02, "", ["learning"]),
+        (MIXING, 0.25, "head.weight", ["learning"]),
+        (MIXING, 0.25, "entry.bias", ["learning"]),
+    ],
+)
+def test_a_model_that_does_not_learn_or_a_parameter_that_is_not_trained_is_seen(
+    evidence: Evidence, monkeypatch: pytest.MonkeyPatch, way: Way, part: float, still: str, broken: list[str]
+) -> None:
+    """The model has gone only a part of the way that it should have gone, one of its parameters nothing."""
+    right, begun = Catalog.newest_valid, make_model(CASE.program).state_dict()
+
+    def spoiled(self: Catalog, warn: Any) -> Any:
+        found = right(self, warn)
+        assert found is not None
+        for name, first in begun.items():
+            found.state.pieces[f"model.{name}"].tensor.lerp_(first, 1.0 if name == still else 1.0 - part)
+        return found
+
+    monkeypatch.setattr(Catalog, "newest_valid", spoiled)
+    assert laws(_leg(evidence, way=way)) == broken
 
 
 def test_a_refusal_that_is_documented_is_no_failure(evidence: Evidence) -> None:

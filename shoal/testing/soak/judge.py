@@ -31,6 +31,7 @@ REFUSALS = (
 REFUSED = 2  # the exit status of a user's mistake
 LEARNED = 0.2  # of what synchronous training learns, at least, where only learning is promised
 ROUNDING = {True: 1e-9, False: 2e-4}  # relative, in double and in single precision
+MOVED = 0.02  # of the way that a parameter goes there, at least: who is not trained stays where it was
 NOISY = {"muon": 5e-2, "rprop": 5e-2}  # optimizers that make much of little: bf16 inside, signs of gradients
 
 
@@ -178,7 +179,7 @@ def _mathematics(case: Case, seen: Evidence, expected: Truth) -> Iterator[Violat
     if all(leg.way.exact for leg in seen.legs) and _one_table(case, seen):
         yield from _equal(case, seen, expected, found)
     else:
-        yield from _learns(case, expected, found)
+        yield from _learns(case, seen, expected, found)
 
 
 def _one_table(case: Case, seen: Evidence) -> bool:
@@ -221,14 +222,28 @@ def _off(found: float | None, expected: float, allowed: float) -> bool:
     return found is None or not abs(found - expected) <= allowed * max(1.0, abs(expected))
 
 
-def _learns(case: Case, expected: Truth, found: dict[str, Tensor]) -> Iterator[Violation]:
+def _learns(case: Case, seen: Evidence, expected: Truth, found: dict[str, Tensor]) -> Iterator[Violation]:
+    """The model has come a part of the way that plain PyTorch goes: in its loss, and with each of its parameters."""
     model = make_model(case.program)
+    begun = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     model.load_state_dict(found, strict=False)  # what is tied is saved once
     reached = whole_loss(model, case.program)
-    wanted = expected.first - LEARNED * (expected.first - expected.last)
+    kept = min(leg.way.kept for leg in seen.legs)
+    wanted = expected.first - LEARNED * kept * (expected.first - expected.last)
     if expected.last < expected.first and not reached <= wanted:
         words = f"from {expected.first:.4g} to {reached:.4g}, where plain PyTorch comes to {expected.last:.4g}"
         yield Violation("learning", words)
+    moved = {name: _distance(parameter, begun[name]) for name, parameter in model.named_parameters()}
+    there = {name: _distance(parameter, begun[name]) for name, parameter in expected.parameters.items()}
+    still = [name for name, way in there.items() if not moved[name] >= MOVED * kept * way]
+    if still:
+        name = still[0]
+        words = f"{name} has moved by {moved[name]:.2g}, where plain PyTorch moves it by {there[name]:.2g}"
+        yield Violation("learning", words)
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    return float((one.detach().double() - other.double()).norm())
 
 
 # ---- who is blamed
