@@ -16,16 +16,18 @@ from shoal.checkpoint.catalog import Catalog
 from shoal.testing.soak import play, trying
 from shoal.testing.soak.calm import Calm
 from shoal.testing.soak.case import Case
-from shoal.testing.soak.conduct import Evidence, Leg, gather
+from shoal.testing.soak.conduct import Evidence, Leg, gather, goes_on
 from shoal.testing.soak.hurting import MARKS, PIDS
 from shoal.testing.soak.judge import judge, promises_bits
+from shoal.testing.soak.network import make_model
 from shoal.testing.soak.seats import Seats
+from shoal.testing.soak.way import Way
 
 pytestmark = pytest.mark.mutation
 CASE = Case.parse(
     "samples=17 batch=5 grainwise=yes grain=2 dataset=yes optimizer=momentum | strategy=single workers=1 |"
 )
-KILLED = {"kind": "kill", "step": 3, "rank": 0, "pids": [77], "time": 1.0}
+KILLED = {"kind": "kill", "step": 3, "leg": 0, "rank": 0, "pids": [77], "time": 1.0}
 LOST = {"kind": "member_lost", "role": "worker", "rank": 0, "pid": 77, "cause": "killed by signal 9 (SIGKILL)"}
 
 
@@ -113,6 +115,39 @@ def test_parameters_that_are_a_little_off_are_seen(evidence: Evidence, monkeypat
     assert laws(evidence) == ["mathematics"]
 
 
+MIXING, PLAIN = Way("async", 3, mixing=True), Way("async", 3)
+
+
+@pytest.mark.parametrize(
+    ("way", "part", "still", "broken"),
+    [
+        (PLAIN, 1.0, "", []),
+        (PLAIN, 0.1, "", ["learning"]),
+        (PLAIN, 1.0, "head.bias", ["learning"]),
+        (MIXING, 0.1, "", []),  # three and the centre share what one of them has learned
+        (MIXING, 0.0, "", ["learning"] * 2),
+        (MIXING, 0.02, "", ["learning"]),
+        (MIXING, 0.25, "head.weight", ["learning"]),
+        (MIXING, 0.25, "entry.bias", ["learning"]),
+    ],
+)
+def test_a_model_that_does_not_learn_or_a_parameter_that_is_not_trained_is_seen(
+    evidence: Evidence, monkeypatch: pytest.MonkeyPatch, way: Way, part: float, still: str, broken: list[str]
+) -> None:
+    """The model has gone only a part of the way that it should have gone, one of its parameters nothing."""
+    right, begun = Catalog.newest_valid, make_model(CASE.program).state_dict()
+
+    def spoiled(self: Catalog, warn: Any) -> Any:
+        found = right(self, warn)
+        assert found is not None
+        for name, first in begun.items():
+            found.state.pieces[f"model.{name}"].tensor.lerp_(first, 1.0 if name == still else 1.0 - part)
+        return found
+
+    monkeypatch.setattr(Catalog, "newest_valid", spoiled)
+    assert laws(_leg(evidence, way=way)) == broken
+
+
 def test_a_refusal_that_is_documented_is_no_failure(evidence: Evidence) -> None:
     message = "shoal: error: torch.optim.muon.Muon looks at whole arrays: it cannot update single rows of a table"
     refused = replace(_leg(evidence, status=2, err=message), events=())
@@ -120,11 +155,43 @@ def test_a_refusal_that_is_documented_is_no_failure(evidence: Evidence) -> None:
     assert judge(CASE, _leg(refused, err=f"Traceback (most recent call last):\n{message}")).outcome == "failed"
 
 
+def test_going_on_in_a_way_that_cannot_run_the_program_is_refused(evidence: Evidence) -> None:
+    message = "shoal: error: statistics=global, but with strategy=async workers do not compute one global batch"
+    case = Case.parse(f"norm=batch whole=yes {CASE.text()}")
+    interrupted = replace(evidence.last, status=130)
+
+    def outcome(way: Way, first: Leg = interrupted, err: str = message) -> str:
+        legs = (first, replace(evidence.last, way=way, status=2, err=err))
+        return judge(case, replace(evidence, legs=legs)).outcome
+
+    assert outcome(Way("async")) == "refused"
+    assert outcome(Way("allreduce")) == "failed", "what can be run is not to be refused"
+    assert outcome(Way("async"), err="shoal: error: no") == "failed"
+    assert outcome(Way("async"), first=replace(interrupted, left=("process 7",))) == "failed"
+    assert outcome(Way("async"), first=replace(interrupted, err="Traceback (most recent call last):\n")) == "failed"
+
+
+INTERRUPT = {**KILLED, "kind": "interrupt"}
+SERVER = {**KILLED, "kind": "server"}
+ENDED = Leg(CASE.way, 130, "", "stopping after this step", 1.0)
+AGAIN = Leg(CASE.way, 1, "", "a loop of your own cannot go back: run the same command again", 1.0)
+
+
+def test_a_command_goes_on_if_a_fault_of_its_own_time_has_ended_it() -> None:
+    assert goes_on([ENDED], [INTERRUPT])
+    assert goes_on([AGAIN], [SERVER])
+    assert goes_on([AGAIN, ENDED], [SERVER, {**INTERRUPT, "leg": 1}]), "each by another fault"
+    assert not goes_on([ENDED, ENDED], [INTERRUPT]), "nobody has interrupted the second"
+    assert not goes_on([AGAIN, AGAIN], [SERVER])
+    assert not goes_on([ENDED], [SERVER]), "a lost server does not end a command that does not say so"
+    assert not goes_on([replace(ENDED, status=0)], [INTERRUPT])
+
+
 def test_only_a_lost_server_takes_all_back_within_a_view(evidence: Evidence) -> None:
     again = tuple(one for one in evidence.seen if one["step"] == 2)
     repeated = replace(evidence, seen=(*evidence.seen, *again))
     assert laws(repeated) == ["coverage"]
-    lost = {"kind": "server", "step": 2, "rank": 0, "pids": [78], "time": 1.0}
+    lost = {"kind": "server", "step": 2, "leg": 0, "rank": 0, "pids": [78], "time": 1.0}
     assert laws(replace(repeated, hits=(lost,))) == []
     half = replace(evidence, seen=(*evidence.seen, again[0]), hits=(lost,))
     assert laws(half) == ["coverage"]

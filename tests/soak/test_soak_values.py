@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from shoal.core.errors import ConfigError
-from shoal.testing.soak.case import Case, draw_case, sound_case
+from shoal.testing.soak.case import Case, draw_case, runs_by, sound_case
 from shoal.testing.soak.history import KINDS, Fault
 from shoal.testing.soak.network import make_data, make_model
 from shoal.testing.soak.oracle import Unfit, _Untouched, truth
 from shoal.testing.soak.pairs import AXES, covering, covering_cases, pairs
 from shoal.testing.soak.program import BODIES, LOSSES, NORMS, OPTIMIZERS
 from shoal.testing.soak.shrink import simpler_than
-from shoal.testing.soak.way import STRATEGIES
+from shoal.testing.soak.way import STRATEGIES, Way
 
 pytestmark = pytest.mark.unit
 DRAWN = [draw_case(5, number) for number in range(250)]
@@ -54,6 +54,20 @@ def test_everything_is_drawn() -> None:
     assert any(case.program.samples < case.way.workers for case in DRAWN) or any(
         case.program.samples % case.program.batch in range(1, case.way.workers) for case in DRAWN
     ), "fewer samples than workers"
+
+
+def test_a_run_goes_on_in_a_way_that_can_run_its_program() -> None:
+    """A refusal tells nothing of a resumption."""
+    ways = [(case.program, case.history.then) for case in DRAWN if case.history.then is not None]
+    assert all(runs_by(program, then) for program, then in ways)
+    for then in ("strategy=async", "strategy=parameter-server consistency=asp", "strategy=hybrid outer=incremental"):
+        whole = sound_case(Case.parse(f"norm=batch whole=yes samples=17 batch=5 | | interrupt@4:0:step | {then}"))
+        assert whole.history.then is not None
+        assert whole.history.then.in_step
+    rows = sound_case(Case.parse("body=table sparse=yes optimizer=muon | | interrupt@4:0:step | strategy=async"))
+    assert rows.history.then == Way("allreduce")
+    kept = sound_case(Case.parse("norm=batch whole=yes | | interrupt@4:0:step | strategy=parameter-server servers=2"))
+    assert kept.history.then == Way("parameter-server", servers=2)
 
 
 def test_faults_can_be_left_out() -> None:

@@ -12,6 +12,7 @@ from shoal.testing.soak.program import Program, draw_program, sound
 from shoal.testing.soak.way import Way, draw_way, sound_way
 from shoal.testing.soak.words import from_words, to_words
 
+WHOLE_ARRAYS = ("muon", "adafactor")  # optimizers that cannot update single rows of a table
 _PARTS = "program | way | history"
 
 
@@ -20,6 +21,10 @@ class Case:
     program: Program
     way: Way
     history: History
+
+    def way_of(self, command: int) -> Way:
+        """How that command runs it: 0 is the first."""
+        return self.history.then if command and self.history.then is not None else self.way
 
     def text(self) -> str:
         """The line that repeats it."""
@@ -44,14 +49,28 @@ class Case:
 
 def sound_case(case: Case) -> Case:
     """The nearest case that makes sense: a program that PyTorch can train, in a way that has what is hurt."""
-    then = case.history.then
-    history = replace(case.history, then=_as_the_script(then, case.way))
-    return Case(sound(case.program), sound_way(case.way), history)
+    program, then = sound(case.program), case.history.then
+    if then is not None:
+        then = _as_the_script(then, case.way, program)
+    return Case(program, sound_way(case.way), replace(case.history, then=then))
 
 
-def _as_the_script(then: Way | None, way: Way) -> Way | None:
-    """The way in which it goes on: by the same script."""
-    return None if then is None else sound_way(replace(then, own_loop=way.own_loop))
+def runs_by(program: Program, way: Way) -> bool:
+    """Whether the documentation says of no part of the program that this way refuses it."""
+    if program.whole and not way.in_step:
+        return False
+    rows = program.sparse and way.served and not way.mixing  # servers update single rows of a table
+    return not (rows and program.optimizer in WHOLE_ARRAYS)
+
+
+def _as_the_script(then: Way, way: Way, program: Program) -> Way:
+    """The way in which it goes on: by the same script, of which nothing is refused."""
+    then = sound_way(replace(then, own_loop=way.own_loop))
+    if runs_by(program, then):
+        return then
+    if then.strategy == "hybrid":
+        return sound_way(replace(then, outer="allreduce"))
+    return sound_way(replace(then, strategy="allreduce"))
 
 
 def draw_case(seed: int, number: int, leave_out: frozenset[str] = frozenset()) -> Case:

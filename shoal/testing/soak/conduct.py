@@ -6,7 +6,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,23 +76,23 @@ def conduct(case: Case, place: Path, seats: Seats) -> Evidence:
     (place / "script.py").write_text(SCRIPT)
     legs: list[Leg] = []
     while True:
-        way = case.history.then if legs and case.history.then is not None else case.way
-        legs.append(_leg(case, way, len(legs), place, seats))
+        legs.append(_leg(case, case.way_of(len(legs)), len(legs), place, seats))
         if legs[-1].hung or legs[-1].left or legs[-1].status is None:
             seats.drop()
-        if not _goes_on(case, place, legs):
+        if not goes_on(legs, _marks(place)):
             break
     return gather(place, legs)
 
 
-def _goes_on(case: Case, place: Path, legs: list[Leg]) -> bool:
-    """Whether the last command was ended by a fault that ends commands, and the next one should go on."""
+def goes_on(legs: Sequence[Leg], hits: Sequence[dict[str, Any]]) -> bool:
+    """Whether the last command was ended by a fault that came while it ran and that ends commands: then the same is
+    given again. Every fault comes once, so there is an end to it."""
     if legs[-1].status == 0 or legs[-1].hung:
         return False
     ends: tuple[str, ...] = ENDS
     if _AGAIN in legs[-1].err:  # as the documentation says: a loop of one's own cannot go back by itself
         ends = (*ends, "server", "freeze-server", "all")
-    return len(legs) <= sum(mark["kind"] in ends for mark in _marks(place))
+    return any(hit["kind"] in ends and hit["leg"] == len(legs) - 1 for hit in hits)
 
 
 def _leg(case: Case, way: Way, number: int, place: Path, seats: Seats) -> Leg:

@@ -27,10 +27,11 @@ _STOPPED_S = 1.0  # how long a server is stopped that has no copy
 
 
 class Hurting:
-    """In a worker. `place` is the directory of the case, `copies` how many processes hold a server."""
+    """In a worker of command number `leg`. `place` is the directory of the case, `copies` how many processes hold a
+    server."""
 
-    def __init__(self, place: Path, faults: Sequence[Fault], copies: int) -> None:
-        self._place, self._copies = place, copies
+    def __init__(self, place: Path, faults: Sequence[Fault], leg: int, copies: int) -> None:
+        self._place, self._leg, self._copies = place, leg, copies
         self._left = list(enumerate(faults))
         self._worker = current().role == "worker" and current().launched
         if self._worker:
@@ -54,7 +55,8 @@ class Hurting:
 
     def _once(self, number: int, fault: Fault, step: int, victims: list[int]) -> bool:
         path = self._place / MARKS / str(number)
-        mark = {"kind": fault.kind, "step": step, "rank": current().rank, "pids": victims, "time": time.time()}
+        who = {"leg": self._leg, "rank": current().rank}
+        mark = {"kind": fault.kind, "step": step, **who, "pids": victims, "time": time.time()}
         hidden = path.with_name(f".{number}-{os.getpid()}")
         hidden.write_text(json.dumps(mark))
         try:

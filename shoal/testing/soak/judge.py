@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shoal.core.order import epoch_order
 from shoal.testing.soak.calm import Calm, losses_of, parameters
-from shoal.testing.soak.case import Case
+from shoal.testing.soak.case import Case, runs_by
 from shoal.testing.soak.conduct import Evidence, Leg
 from shoal.testing.soak.network import make_model
 from shoal.testing.soak.oracle import Truth, truth, whole_loss
@@ -31,6 +31,7 @@ REFUSALS = (
 REFUSED = 2  # the exit status of a user's mistake
 LEARNED = 0.2  # of what synchronous training learns, at least, where only learning is promised
 ROUNDING = {True: 1e-9, False: 2e-4}  # relative, in double and in single precision
+MOVED = 0.02  # of the way that a parameter goes there, at least: who is not trained stays where it was
 NOISY = {"muon": 5e-2, "rprop": 5e-2}  # optimizers that make much of little: bf16 inside, signs of gradients
 
 
@@ -52,7 +53,7 @@ class Verdict:
 def judge(case: Case, seen: Evidence, calm: Calm | None = None) -> Verdict:
     """All laws, those first that tell most. Raises `Unfit` where plain PyTorch cannot train the program. `calm` is a
     run of one worker whom nothing happens to, where the same is promised as that gives."""
-    refusal = refused(seen)
+    refusal = refused(case, seen)
     if refusal is not None:
         return Verdict("refused", words=refusal)
     violations = [*_ends(seen), *_left(seen)]
@@ -84,13 +85,18 @@ def promises_bits(case: Case, seen: Evidence) -> bool:
     return exact and separate and not case.program.double and seen.last.status == 0
 
 
-def refused(seen: Evidence) -> str | None:
-    """The message, where the first command was refused as the documentation says."""
-    leg = seen.legs[0]
-    if leg.status != REFUSED or _traceback(leg) or any(event.get("kind") == "step" for event in seen.events):
+def refused(case: Case, seen: Evidence) -> str | None:
+    """The message, where a command was refused as the documentation says: the first, before any step, or a later one
+    that should go on in a way which cannot run the program. What came before that has ended well."""
+    leg = seen.last
+    if leg.status != REFUSED or any(_traceback(one) or one.hung or one.left for one in seen.legs):
         return None
+    if len(seen.legs) == 1:
+        expected = all(event.get("kind") != "step" for event in seen.events)
+    else:
+        expected = not runs_by(case.program, leg.way)
     message = leg.err.strip().removeprefix("shoal: error: ")
-    return message if any(re.search(pattern, message) for pattern in REFUSALS) else None
+    return message if expected and any(re.search(pattern, message) for pattern in REFUSALS) else None
 
 
 # ---- law 3: everything ends, well and in time
@@ -173,7 +179,7 @@ def _mathematics(case: Case, seen: Evidence, expected: Truth) -> Iterator[Violat
     if all(leg.way.exact for leg in seen.legs) and _one_table(case, seen):
         yield from _equal(case, seen, expected, found)
     else:
-        yield from _learns(case, expected, found)
+        yield from _learns(case, seen, expected, found)
 
 
 def _one_table(case: Case, seen: Evidence) -> bool:
@@ -216,14 +222,28 @@ def _off(found: float | None, expected: float, allowed: float) -> bool:
     return found is None or not abs(found - expected) <= allowed * max(1.0, abs(expected))
 
 
-def _learns(case: Case, expected: Truth, found: dict[str, Tensor]) -> Iterator[Violation]:
+def _learns(case: Case, seen: Evidence, expected: Truth, found: dict[str, Tensor]) -> Iterator[Violation]:
+    """The model has come a part of the way that plain PyTorch goes: in its loss, and with each of its parameters."""
     model = make_model(case.program)
+    begun = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     model.load_state_dict(found, strict=False)  # what is tied is saved once
     reached = whole_loss(model, case.program)
-    wanted = expected.first - LEARNED * (expected.first - expected.last)
+    kept = min(leg.way.kept for leg in seen.legs)
+    wanted = expected.first - LEARNED * kept * (expected.first - expected.last)
     if expected.last < expected.first and not reached <= wanted:
         words = f"from {expected.first:.4g} to {reached:.4g}, where plain PyTorch comes to {expected.last:.4g}"
         yield Violation("learning", words)
+    moved = {name: _distance(parameter, begun[name]) for name, parameter in model.named_parameters()}
+    there = {name: _distance(parameter, begun[name]) for name, parameter in expected.parameters.items()}
+    still = [name for name, way in there.items() if not moved[name] >= MOVED * kept * way]
+    if still:
+        name = still[0]
+        words = f"{name} has moved by {moved[name]:.2g}, where plain PyTorch moves it by {there[name]:.2g}"
+        yield Violation("learning", words)
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    return float((one.detach().double() - other.double()).norm())
 
 
 # ---- who is blamed

@@ -91,7 +91,7 @@ def play() -> None:
     place = Path.cwd()
     order = json.loads((place / ORDER).read_text())
     case, leg = Case.parse(order["case"]), int(order["leg"])
-    hurting = Hurting(place, case.history.faults, case.way.replicas)
+    hurting = Hurting(place, case.history.faults, leg, case.way_of(leg).replicas)
     model = make_model(case.program)
     model.seen = partial(_seen, place, leg, model, hurting)
     callbacks = [Told(hurting), Saliency(case.program)]

@@ -64,9 +64,19 @@ class Way:
             return False  # a hybrid of one team is its inner strategy, with the codec
         if self.trainers == 1 and not self.room and not self.mixing:
             return True  # whoever trains alone is never behind anyone
-        if self.kind == "parameter-server":
-            return self.consistency == "bsp"
-        return self.kind in ("single", "allreduce")
+        return self.in_step
+
+    @property
+    def in_step(self) -> bool:
+        """Whether workers compute one global batch at the same time."""
+        return self.kind in ("single", "allreduce") or (self.kind == "parameter-server" and self.consistency == "bsp")
+
+    @property
+    def kept(self) -> float:
+        """Of the way that one step goes, the part that the model keeps. In elastic averaging exchanges leave the sum of
+        the central weights and of everybody's own as it is, and a step adds to one of them: all come to share it."""
+        apart = replace(self, workers=self.workers + self.room).trainers
+        return 1 / (apart + 1) if self.mixing and self.kind == "async" else 1.0
 
     def words(self) -> list[str]:
         """The options of ``shoal train``."""
