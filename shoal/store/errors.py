@@ -28,7 +28,8 @@ class WorkersBehind(CollectiveTimeout):
 class StateLost(ShoalError):  # noqa: N818 - it names the event
     """The servers have gone back to their last snapshot: what was pushed since is lost, whether it was acknowledged or
     not. Raised once to every client, by whatever it has under way or else by what it asks for next; everything works
-    again afterwards. With two replicas no single failure leads here."""
+    again afterwards. Who works in an era that is lost is told by every key it asks for, until it is in another. With
+    two replicas no single failure leads here."""
 
     def __init__(self, generation: int) -> None:
         self.generation = generation
@@ -39,7 +40,8 @@ class StateLost(ShoalError):  # noqa: N818 - it names the event
 
 
 class StateReplaced(StateLost):
-    """The state that a change was meant for has been written anew, by somebody who did not know of this client."""
+    """The state that this was meant for is not there any more: the servers have begun anew, or somebody who did not
+    know of this client has written another."""
 
     def __init__(self, operation: str, server: int, detail: str) -> None:
         self.generation = 0

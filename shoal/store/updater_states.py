@@ -21,8 +21,7 @@ class UpdaterStates(Values):
         """The arrays that the updater of a key keeps, put together as the key is. A slice that was never updated keeps
         nothing: it has zeros there, as for the rows of a table that were never named. What has not the key's shape,
         such as a count of steps, or has a colon in its name, is taken from the first slice that has it."""
-        declaration = self._declared(key, deadline_s)
-        parts = self._parts(key)
+        declaration, parts = self._find(key, deadline_s)
         futures = [self._read(post, GetState(part.label), f"state of {key!r}", deadline_s) for post, part in parts]
         answers: list[UpdaterState] = self._wait(gather(futures, list), deadline_s)
         found: dict[str, Array] = {}
@@ -37,7 +36,7 @@ class UpdaterStates(Values):
     def set_updater_state(self, key: str, state: Mapping[str, Array], deadline_s: float | None = None) -> None:
         """Replace what the updater of a key keeps. What lies on one server goes there as it is: an updater that looks
         at whole arrays keeps them in shapes of its own."""
-        declaration, parts = self._declared(key, deadline_s), self._parts(key)
+        declaration, parts = self._find(key, deadline_s)
         futures = []
         for post, part in parts:
             mine = {

@@ -47,23 +47,22 @@ class Values(Asking):
         """By server, the updates for these keys. The arrays are not copied."""
         updates: dict[int, list[Update]] = {}
         for key, one in given.items():
-            declaration = self._declared(key, deadline_s)
+            declaration, parts = self._find(key, deadline_s)
             if isinstance(one, Rows):
                 rows, values = check_rows(declaration, one)
-                for post, part in self._parts(key):
+                for post, part in parts:
                     inside = np.flatnonzero((rows >= part.start) & (rows < part.stop))
                     if len(inside) or one.everywhere:
                         whole = len(inside) == len(rows)
                         mine = (rows, values) if whole else (rows[inside], values[inside])
                         updates.setdefault(post, []).append(Update(part.label, mine[1], mine[0]))
             elif isinstance(one, Cut):
-                parts = self._parts(key)
                 ready = check_cut(declaration, one, [part.label for _, part in parts])
                 for (post, _), update in zip(parts, ready, strict=True):
                     updates.setdefault(post, []).append(update)
             else:
                 flat = check_whole(declaration, one)
-                for post, part in self._parts(key):
+                for post, part in parts:
                     updates.setdefault(post, []).append(Update(part.label, flat[part.start : part.stop]))
         return {post: tuple(ones) for post, ones in updates.items()}
 
@@ -75,12 +74,12 @@ class Values(Asking):
         results: dict[str, Array] = {}
         wants: dict[int, _Want] = {}
         for key in keys:
-            declaration = self._declared(key, deadline_s)
+            declaration, parts = self._find(key, deadline_s)
             chosen = None if rows is None else check_numbers(declaration, rows)
             shape = declaration.key.shape if chosen is None else (len(chosen), *declaration.key.unit_shape)
             result = check_out(declaration, shape, out.get(key) if out is not None else None)
             results[key] = result
-            for post, part in self._parts(key):
+            for post, part in parts:
                 want = wants.setdefault(post, _Want([], [], []))
                 if chosen is None:
                     units = result.reshape(-1, *declaration.key.unit_shape)[part.start : part.stop]
@@ -157,9 +156,9 @@ class Values(Asking):
         says how old the copies are, and those that hold something of it."""
         posts: dict[int, list[tuple[Slice, Array]]] = {0: []}
         for key, array in out.items():
-            declaration = self._declared(key, deadline_s)
+            declaration, parts = self._find(key, deadline_s)
             units = array.reshape(-1, *declaration.key.unit_shape)
-            for post, part in self._parts(key):
+            for post, part in parts:
                 posts.setdefault(post, []).append((part, units[part.start : part.stop]))
 
         def take(post: int, answer: Pulled) -> None:

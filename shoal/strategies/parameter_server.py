@@ -207,15 +207,12 @@ class ParameterServer(Strategy[ServedReplica]):
         return replica.evaluate(batch)
 
     def state(self, replica: ServedReplica) -> ShardedState:
-        found, residuals = ShardedState(), replica.residuals()
-        try:
-            if replica.runtime.world.is_first:
-                found = replica.state()
-                found = ShardedState({**found.pieces, **residuals}, found.values)
-        except StateLost:
-            replica.lost = True
+        found, residuals = [ShardedState()], replica.residuals()
+        if replica.runtime.world.is_first:
+            replica.unless_lost(lambda: found.append(replica.state()))
         replica.agree({}, "asking whether the servers had everything")
-        return found
+        pieces = {**found[-1].pieces, **residuals} if replica.runtime.world.is_first else {}
+        return ShardedState(pieces, found[-1].values)
 
     def load(self, replica: ServedReplica, state: ShardedState) -> None:
         replica.load(state)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from shoal.core.errors import ConfigError, ShoalError
+from shoal.core.errors import ShoalError
 from shoal.core.state import Piece, ShardedState
 from shoal.core.teams import Rule
 from shoal.store.checking import Given, Rows
@@ -188,12 +188,7 @@ class ServedReplica(TeamModel):
 
     def stage(self, transaction: str, part: int, given: Callable[[], Mapping[str, Given]]) -> None:
         """Begin to leave a part of a transaction with the servers, unless they are known to have gone back."""
-        try:
-            self.unless_lost(lambda: self._under_way.append(self.kv.stage(transaction, part, given())))
-        except ConfigError:  # a key is not known any more: if the servers have gone back, what was under way knows it
-            self._let_go()
-            if not self.lost:
-                raise
+        self.unless_lost(lambda: self._under_way.append(self.kv.stage(transaction, part, given())))
 
     def _let_go(self) -> None:
         """What is being staged is not needed any more; its memory is, and so is the news that it is lost."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -13,6 +14,7 @@ from served_cases import BATCH, SAMPLES, Trainee, alone, assert_equal, undisturb
 from store_cases import Client, W, ones
 
 from shoal.core.consistency import ASP, BSP, SSP, Consistency
+from shoal.core.errors import ConfigError
 from shoal.store import answers
 from shoal.store import operations as ops
 from shoal.store.committing import Committing
@@ -129,6 +131,118 @@ def test_whoever_is_late_changes_nothing_of_a_state_written_anew(fleet: LocalFle
         assert loader.get("late").tolist() == [6.0] * 640
 
 
+def lose(fleet: LocalFleet, post: int = 0) -> None:
+    """A server dies, and all begin anew: they had no copy, and no snapshot."""
+    fleet.kill(fleet.primary(post))
+    eventually(lambda: fleet.primary(post) in fleet.servers, "another server")
+
+
+def hear(store: KVStore) -> None:
+    """The client finds out that the servers have gone back, with nothing under way."""
+    link = store._mode.links[0]
+    session = link._session
+    before = session.generation
+
+    def went_back() -> bool:
+        session.post(lambda: link._probe(time.monotonic()))
+        return session.generation != before
+
+    eventually(went_back, "the client hears of it")
+
+
+@pytest.fixture
+def losing() -> Iterator[tuple[LocalFleet, KVStore]]:
+    """A fleet to be hurt, and a client that works with a state there."""
+    with LocalFleet(2) as local, KVStore(local.wait_ready, key=local.keys.client()) as store:
+        store.declare("w", (640,), "float64", updater="add")
+        store.era = store.renew("run")
+        store.set("w", np.ones(640))
+        yield local, store
+
+
+ASKED: dict[str, Callable[[KVStore], Any]] = {
+    "get": lambda store: store.get("w"),
+    "set": lambda store: store.wait(store.set_many({"w": np.ones(640)})),
+    "push": lambda store: store.push("w", np.ones(640)),
+    "push and pull": lambda store: store.push_pull("w", np.ones(640)),
+    "stage": lambda store: store.wait(store.stage("1/1/run/a", 0, {"w": np.ones(640)})),
+    "refresh": lambda store: store.wait(store.refresh({"w": np.ones(640)}, {})),
+    "updater state": lambda store: store.updater_state("w"),
+    "set updater state": lambda store: store.set_updater_state("w", {}),
+    "slices": lambda store: store.slices("w"),
+}
+
+
+def test_whoever_worked_with_a_lost_state_is_told_so_whatever_it_asks_for(losing: tuple[LocalFleet, KVStore]) -> None:
+    """Also when it has been told before: that may have gone to something whose end nobody has looked at."""
+    fleet, store = losing
+    lose(fleet)
+    for ask in (ASKED["get"], *ASKED.values()):
+        with pytest.raises(StateLost):
+            ask(store)
+    with KVStore(fleet.wait_ready, key=fleet.keys.client()) as other:  # and when somebody else has declared it anew
+        other.declare("w", (640,), "float64", updater="add")
+        for ask in ASKED.values():
+            with pytest.raises(StateLost):
+                ask(store)
+    store.era = store.renew("run")
+    store.set("w", np.ones(640))
+    assert store.get("w").tolist() == [1.0] * 640
+
+
+def test_a_key_that_nobody_has_declared_is_a_mistake_in_an_era_too(losing: tuple[LocalFleet, KVStore]) -> None:
+    with pytest.raises(ConfigError, match="there is no key 'v' in this store"):
+        losing[1].get("v")
+
+
+@pytest.mark.parametrize("name", [name for name in ASKED if name != "slices"])
+def test_a_state_is_lost_between_the_look_where_a_key_lies_and_the_question(
+    name: str, losing: tuple[LocalFleet, KVStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet, store = losing
+    right, times = store._find, list[int]()
+
+    def late(key: str, deadline_s: float | None = None) -> Any:
+        found = right(key, deadline_s)
+        times.append(1)
+        if len(times) == 1:
+            lose(fleet)
+            with pytest.raises(StateLost):  # it goes to another thread of this client
+                store.progress()
+        return found
+
+    monkeypatch.setattr(store, "_find", late)
+    with pytest.raises(StateLost):
+        ASKED[name](store)
+    store.era = None
+    store.declare("w", (640,), "float64", updater="add")
+    assert store.get("w").tolist() == [0.0] * 640
+
+
+def test_what_lost_servers_have_told_of_their_keys_is_not_taken_for_what_there_is(
+    losing: tuple[LocalFleet, KVStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet, _ = losing
+    with KVStore(fleet.wait_ready, key=fleet.keys.client()) as store:
+        right, times = store._wait, list[int]()
+
+        def late(future: Any, deadline_s: float | None = None) -> Any:
+            told = right(future, deadline_s)
+            times.append(1)
+            if len(times) == 1:
+                lose(fleet)
+                hear(store)
+            return told
+
+        monkeypatch.setattr(store, "_wait", late)
+        with pytest.raises(StateLost):
+            store.get("w")
+        with pytest.raises(ConfigError, match="it has no keys yet"):
+            store.get("w")
+        store.declare("w", (640,), "float64", updater="add")
+        assert store.get("w").tolist() == [0.0] * 640
+
+
 # ---- a worker, as its strategy has it
 
 
@@ -182,6 +296,29 @@ def test_a_load_that_was_broken_off_is_found_out_and_done_anew(fleet: LocalFleet
         assert_equal(one.parameters(), alone(STEPS), 1e-6)
 
 
+def test_servers_that_are_lost_at_the_end_of_an_act_are_missed_by_whoever_saves_it(
+    consistency: Consistency, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker that reads the model back is told, and the group hears of it when it agrees on something next. What
+    comes between, an evaluation and a checkpoint, is not held against the user."""
+    with LocalFleet(2) as fleet, Trainee(ParameterServer(consistency), fleet) as one:
+        one.do(0, 2)
+        state, right = one.checkpoint(), ServedReplica.pull
+
+        def hurt(self: ServedReplica) -> None:
+            lose(fleet)
+            right(self)
+
+        with monkeypatch.context() as hurting:
+            hurting.setattr(ServedReplica, "pull", hurt)
+            one.do(2)
+        assert one.replica.lost
+        with pytest.raises(StateLost):
+            one.checkpoint()
+        one.load(state).do(2, STEPS - 2)
+        assert_equal(one.parameters(), alone(STEPS), 1e-6)
+
+
 @pytest.mark.parametrize("lost_in", ["_declare", "upload"])
 def test_servers_that_are_lost_while_a_state_is_written(lost_in: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They begin empty: all of it is written anew."""
@@ -192,8 +329,7 @@ def test_servers_that_are_lost_while_a_state_is_written(lost_in: str, monkeypatc
         def hurt(self: ServedReplica) -> None:
             times.append(1)
             if len(times) == 1:
-                fleet.kill(fleet.primary(1))
-                eventually(lambda: fleet.primary(1) in fleet.servers, "another server")
+                lose(fleet, 1)
             right(self)
 
         monkeypatch.setattr(ServedReplica, lost_in, hurt)

@@ -209,22 +209,6 @@ def test_what_is_lost_within_backward_is_noted_and_not_raised(store: FakeStore, 
     assert store.events.count("stage 0") == len([e for e in store.events if e.startswith("stage")]) == 1
 
 
-def test_a_key_that_is_not_known_any_more_means_that_the_servers_went_back(
-    store: FakeStore, control: ControlPage
-) -> None:
-    replica = replica_of(store, control, bucket_bytes=512)
-
-    def first_lost_then_unknown() -> Future[None]:
-        if store.futures:
-            store.futures[0].set_exception(StateLost(2))
-            raise ConfigError("there is no such key")
-        return Future()
-
-    store.answer = first_lost_then_unknown
-    do(replica)
-    assert replica.lost
-
-
 def test_a_key_that_was_never_known_is_an_error(store: FakeStore, control: ControlPage) -> None:
     replica = replica_of(store, control, bucket_bytes=512)
 
