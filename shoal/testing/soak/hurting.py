@@ -24,6 +24,7 @@ from shoal.testing.soak.history import Fault
 MARKS, PIDS = "marks", "pids"
 _WAIT_S = 30.0
 _STOPPED_S = 1.0  # how long a server is stopped that has no copy
+_AWAY_S = 20.0  # and one that has: by then another has taken its place, if there was one
 
 
 class Hurting:
@@ -106,8 +107,11 @@ class Hurting:
                 os.kill(victims[0], signal.SIGSTOP)
             case "freeze-server":
                 _send(victims[0], signal.SIGSTOP)
-                if self._copies == 1:
-                    threading.Timer(_STOPPED_S, _send, (victims[0], signal.SIGCONT)).start()
+                # where there should be a copy that goes on, it may be the one that is not there yet
+                alone = self._copies == 1
+                wake = threading.Timer(_STOPPED_S if alone else _AWAY_S, _send, (victims[0], signal.SIGCONT))
+                wake.daemon = not alone
+                wake.start()
             case _:
                 for pid in victims:
                     _send(pid, signal.SIGKILL)
