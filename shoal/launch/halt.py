@@ -33,7 +33,7 @@ class Halt:
     def __init__(self, least_s: float) -> None:
         self._least_s = least_s
         self._stillness = Stillness(least_s)
-        self._relieved = False
+        self._relieved: frozenset[str] | None = None  # keys
         self._pace = Pace()
         self.still: dict[str, Still] = {}  # who does not move, of this host
 
@@ -54,13 +54,15 @@ class Halt:
         """What is to be done, given all `members` of the run and what is known of those of other hosts; None as long
         as somebody moves. Some are relieved once: what would hold the others up as well is not waited for."""
         named = {member.key: member for member in members}
+        if self._relieved is not None and not self._relieved.isdisjoint(named):
+            return None  # it is not known here yet that they are out
         still = {**still, **self.still}
         found = stuck(named, still)
         if found is None or (not found and self._may_hear(members, still)):
             return None
         culprits = tuple((named[key], one) for key, one in found.items())
-        if culprits and not self._relieved and goes_on_without([member for member, _ in culprits]):
-            self._relieved = True
+        if culprits and self._relieved is None and goes_on_without([member for member, _ in culprits]):
+            self._relieved = frozenset(found)
             return Relieve(culprits)
         return GiveUp(_words(culprits))
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from shoal.launch.process import die_with_parent, name_process
-from shoal.launch.zygote_messages import MAX_DESCRIPTORS, Fork, Here, Ready, Spares, receive, send
+from shoal.launch.zygote_messages import Fork, Here, Ready, Spares, Tried, receive, send
 
 _ADOPTED_S = 10.0  # for the reaper to become a child's parent
 
@@ -40,26 +40,24 @@ def run(channel: socket.socket, reaper_pid: int, preload: Sequence[str]) -> None
             request, fds = receive(channel)
             if not isinstance(request, Spares):
                 return
-            failed = _fork_spares(channel, fds, reaper_pid)
+            _fork_spares(channel, fds, reaper_pid)
             for fd in fds:
                 os.close(fd)
-            if failed:
-                send(channel, Spares(failed))
+            send(channel, Tried())
     except (BrokenPipeError, ConnectionResetError):
         return
 
 
-def _fork_spares(channel: socket.socket, fds: list[int], reaper_pid: int) -> int:
-    """Have a process fork a child for each of `fds`, and end; returns how many could not be had."""
-    assert len(fds) <= MAX_DESCRIPTORS
+def _fork_spares(channel: socket.socket, fds: list[int], reaper_pid: int) -> None:
+    """Have a process fork a child for each of `fds`, and end. Where there is no memory or no room for another process
+    there is none: those that are there must not pay for it."""
     try:
         between = os.fork()
-    except OSError:  # no memory or no room for another process: those that are there must not pay for it
-        return len(fds)
+    except OSError:
+        return
     if between:
-        _, status = os.waitpid(between, 0)
-        return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else len(fds)
-    begun = 0
+        os.waitpid(between, 0)
+        return
     try:
         between = os.getpid()
         for index, fd in enumerate(fds):
@@ -68,9 +66,8 @@ def _fork_spares(channel: socket.socket, fds: list[int], reaper_pid: int) -> int
                 for other in fds[:index] + fds[index + 1 :]:
                     os.close(other)
                 _be_spare(fd, between, reaper_pid)
-            begun += 1
     finally:
-        os._exit(len(fds) - begun)
+        os._exit(0)
 
 
 def _be_spare(fd: int, forked_by: int, reaper_pid: int) -> NoReturn:
@@ -83,14 +80,20 @@ def _be_spare(fd: int, forked_by: int, reaper_pid: int) -> NoReturn:
             time.sleep(0.0002)
         die_with_parent(reaper_pid)
         signal.set_wakeup_fd(-1)
-        with socket.socket(fileno=fd) as channel:
-            send(channel, Here(os.getpid()))
-            request, fds = receive(channel)
-        if not isinstance(request, Fork):
+        request, fds = _await_work(fd)
+        if request is None:
             os._exit(0)  # nobody wants it any more
         module, _, function = request.entry.partition(":")
         getattr(importlib.import_module(module), function)(fds)
-    except (BrokenPipeError, ConnectionResetError):
-        os._exit(0)  # the reaper has asked another zygote meanwhile
     finally:
         os._exit(70)  # an entry ends its process itself: to return is a fault of ours
+
+
+def _await_work(fd: int) -> tuple[Fork | None, list[int]]:
+    with socket.socket(fileno=fd) as channel:
+        try:
+            send(channel, Here(os.getpid()))
+            request, fds = receive(channel)
+        except (BrokenPipeError, ConnectionResetError):
+            return None, []  # the reaper has asked another zygote meanwhile
+    return request if isinstance(request, Fork) else None, fds

@@ -36,10 +36,12 @@ class End:
 
 @dataclass(frozen=True)
 class Spares:
-    """Reaper to zygote: fork a child for each descriptor that comes with this. Zygote to reaper: `failed` of them could
-    not be had."""
+    """Reaper to zygote: fork a child for each descriptor that comes with this."""
 
-    failed: int = 0
+
+@dataclass(frozen=True)
+class Tried:
+    """Zygote to reaper: it has done so. Where a child could not be had, nobody holds its descriptor any more."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +85,9 @@ class ZygoteRestarted:
     times: int
 
 
-Message = Fork | Signal | End | Spares | Here | Ready | Forked | Exited | ZygoteRestarted
+Message = Fork | Signal | End | Spares | Tried | Here | Ready | Forked | Exited | ZygoteRestarted
 _KINDS: dict[str, type[Message]] = {
-    kind.__name__: kind for kind in (Fork, Signal, End, Spares, Here, Ready, Forked, Exited, ZygoteRestarted)
+    kind.__name__: kind for kind in (Fork, Signal, End, Spares, Tried, Here, Ready, Forked, Exited, ZygoteRestarted)
 }
 
 

@@ -60,6 +60,7 @@ def test_who_is_at_the_end_of_its_script_is_waited_for() -> None:
 def test_somebody_is_relieved_once_then_all_are_ended() -> None:
     halt, still = still_here(waiting=True), {THERE.key: HANGS, FAR.key: WAITS}
     assert isinstance(halt.judge([HERE, THERE, FAR], still, enough), Relieve)
+    assert halt.judge([HERE, THERE, FAR], still, enough) is None, "it is not known here yet that it is out"
     again = halt.judge([HERE, FAR], {FAR.key: Still(3.5, False, 8, "backward")}, enough)
     assert again == GiveUp("worker 2 on far: no progress at step 8 (backward)")
 

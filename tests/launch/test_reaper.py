@@ -38,12 +38,32 @@ def leave(fds):
 """
 
 
+# in the process between zygote and children, the second fork fails
+SCARCE = """
+import os
+zygote, fork, count = os.getpid(), os.fork, 0
+
+def scarce():
+    global count
+    if os.getpid() == zygote:
+        return fork()
+    count += 1
+    if count == 2:
+        raise OSError("no room")
+    return fork()
+
+os.fork = scarce
+"""
+
+
 class Births:
     """A nursery whose zygote imports `children` alone, and what it has said."""
 
     def __init__(self, directory: Path, preload: Sequence[str] = ("children",)) -> None:
         (directory / "children.py").write_text(CHILDREN)
-        (directory / "ends.py").write_text("import os; os._exit(3)")
+        (directory / "ends.py").write_text(
+            f"import os; open({str(directory / 'begun')!r}, 'a').write('x'); os._exit(3)"
+        )
         self._ends: list[int] = []
         self.nursery = Nursery(preload)
         self.heard: list[NurseryEvent] = []
@@ -73,14 +93,21 @@ class Births:
 
     @property
     def zygote(self) -> psutil.Process:
-        """Who has its name and leads a session: a new child has the name, too, for a moment."""
+        return self._named("shoal-zygote")
+
+    @property
+    def spare(self) -> psutil.Process:
+        return self._named("shoal-spare")
+
+    def _named(self, name: str) -> psutil.Process:
+        """Who has this name and leads a session: a new child has the zygote's name, too, for a moment."""
         until = time.monotonic() + DEADLINE_S
         while time.monotonic() < until:
             for one in psutil.Process(self.nursery.pid).children():
                 with contextlib.suppress(psutil.Error, ProcessLookupError):  # it has just ended
-                    if one.name() == "shoal-zygote" and os.getsid(one.pid) == one.pid:
+                    if one.name() == name and os.getsid(one.pid) == one.pid:
                         return one
-        raise AssertionError("there is no zygote")
+        raise AssertionError(f"there is no {name}")
 
     def close(self) -> None:
         self.nursery.close()
@@ -174,9 +201,50 @@ def test_a_zygote_that_never_gets_ready_is_given_up(tmp_path: Path, monkeypatch:
     births = Births(tmp_path, ["ends"])
     try:
         assert births.until(ReaperLost).code == 3
-        assert [event for event in births.heard if isinstance(event, ZygoteRestarted)] == [
-            ZygoteRestarted(3, times) for times in range(1, MAX_STILLBORN)
-        ]
+        assert not [event for event in births.heard if isinstance(event, ZygoteRestarted)]
+        assert len((tmp_path / "begun").read_text()) == MAX_STILLBORN
+    finally:
+        births.close()
+
+
+def test_children_live_on_where_no_zygote_can_be_had_any_more(births: Births, tmp_path: Path) -> None:
+    """Whoever is wanted meanwhile is refused in time; when there is a zygote again, all is as before."""
+    births.until(Ready)
+    key, hear, let_go = births.wait()
+    assert os.read(hear, 1) == b"x"
+    (tmp_path / "children.py").write_text("import os; os._exit(3)")  # what the next ones import
+    births.zygote.kill()
+    births.until(ZygoteRestarted)
+    refused = [births.nursery.fork("children:leave", []) for _ in range(2)]  # the first may get the spare
+    assert exited(births, refused[1]) == 71
+    (tmp_path / "children.py").write_text(CHILDREN)
+    again, hear_again, _ = births.wait()
+    while exited(births, again) == 71 if not select.select([hear_again], [], [], DEADLINE_S)[0] else False:
+        again, hear_again, _ = births.wait()
+    os.write(let_go, b"x")
+    assert exited(births, key) == 7, "it was killed with the zygotes"
+
+
+def test_a_spare_that_was_killed_is_nobodys_loss(births: Births) -> None:
+    births.until(Ready)
+    spare = births.spare
+    spare.kill()
+    spare.wait(DEADLINE_S)  # until its parent has noticed
+    keys = [births.nursery.fork("children:leave", [0]) for _ in range(3)]
+    assert [exited(births, key) for key in keys] == [1, 1, 1]
+
+
+def test_where_there_is_no_room_for_a_spare_the_wanted_child_is_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of every two forks of one request the second fails."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    (tmp_path / "scarce.py").write_text(SCARCE)
+    births = Births(tmp_path, ("children", "scarce"))
+    try:
+        births.until(Ready)
+        for _ in range(5):
+            assert exited(births, births.nursery.fork("children:leave", [])) == 0
     finally:
         births.close()
 
