@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from shoal.core.cursor import Batches
-from shoal.core.events import Event, MemberJoined, ViewChanged
+from shoal.core.events import Evaluated, Event, MemberJoined, ViewChanged
 from shoal.core.world import Member, View
 from shoal.launch.rundir import RunDir
 from shoal.launch.session import Session
@@ -42,6 +42,8 @@ class Scribe:
 
     def __call__(self, event: Event) -> None:
         if self._run_dir is not None:
+            if isinstance(event, Evaluated):
+                self.listen(at_once=True)  # callbacks hear of evaluations in the order of their steps
             self._run_dir.append(event)
             self._tell(event)
 

@@ -159,7 +159,7 @@ def test_one_lost_sample_of_the_digits_would_show(shoal_here: Shoal) -> None:
 
 def test_twenty_kills_of_the_resnet(tmp_path: Path, shoal_process: Callable[..., Process]) -> None:
     _images(tmp_path)
-    own = ["--data", str(tmp_path), "--depth", "8", "--global-batch", "16", "--epochs", "9"]
+    own = ["--data", str(tmp_path), "--depth", "8", "--global-batch", "16", "--epochs", "14"]
     survive(shoal_process, tmp_path, 20, "cifar10_resnet.py", ["--workers", "3"], own)
 
 
