@@ -12,6 +12,7 @@ TEAMS = ("--strategy", "hybrid", "--set", "hybrid.team=2", "--servers", "2", "--
 BSP = (*TEAMS, "--set", "hybrid.outer=parameter-server")
 ASYNC = (*TEAMS, "--set", "hybrid.outer=async")
 LEADER, MEMBER = 0, 1  # of the team that has two
+OTHER = 2  # of the team that has one
 AFTER_COMMIT = f"""
 from shoal.strategies.parameter_server import ParameterServer
 
@@ -44,7 +45,10 @@ def test_a_member_or_a_leader_of_a_synchronous_run_dies(trials: Trials) -> None:
 
 @pytest.mark.parametrize("victim", [LEADER, MEMBER])
 def test_a_member_or_a_leader_of_an_asynchronous_run_dies(trials: Trials, victim: int) -> None:
-    done, run = trials.train(script(forward=f"rank() == {victim} and step() >= 14 and die()"), *ASYNC)
+    # the other team leaves some tasks to this one
+    waits = f"rank() == {OTHER} and step() >= 14 and until((MARKS / 'die').exists)"
+    hurt = script(forward=f"rank() == {victim} and step() >= 14 and die(); {waits}")
+    done, run = trials.train(hurt, *ASYNC)
     assert done.status == 0, done.err
     assert run.summary()["faults"]
     assert_whole(run)
