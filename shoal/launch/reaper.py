@@ -255,13 +255,13 @@ class Reaper:
         """Give those who are ready what there is to do, and ask for as many as are missing then."""
         while self._wanted and self._spares:
             (request, fds), spare = self._wanted.pop(0), self._spares.pop(0)
+            self._children[os.pidfd_open(spare.pid)] = _Child(request.key, spare.pid)
+            self._say(Forked(request.key, spare.pid))  # before it can say anything itself
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # killed meanwhile: its end says so
                 send(spare.channel, request, fds)
             spare.channel.close()
             for fd in fds:
                 os.close(fd)
-            self._children[os.pidfd_open(spare.pid)] = _Child(request.key, spare.pid)
-            self._say(Forked(request.key, spare.pid))
         if self._asked is not None or self._zygote is None or not self._zygote.ready:
             return
         kept = SPARES if time.monotonic() >= self._spare_s else 0

@@ -55,8 +55,8 @@ class ServerChild(Companion):
         for message in self.messages():
             if message["type"] == "failed":
                 self.problem = str(message["message"])
-            else:
-                self.address = str(message["address"])
+            else:  # whoever hears this first may not have heard yet that it was forked
+                self.address, self.pid = str(message["address"]), int(message["pid"])
         return bool(self.address) and not before
 
     def last_words(self) -> str:
@@ -96,7 +96,7 @@ def main(fds: list[int]) -> NoReturn:
         spec = ServerSpec.from_json(json.loads(unpack(spec_fd)))
         name_process(f"shoal-srv-{spec.post}")
         _compute_alone()
-        serve(spec, lambda address: tell({"type": "ready", "address": address}), log)
+        serve(spec, lambda address: tell({"type": "ready", "address": address, "pid": str(os.getpid())}), log)
     except ShoalError as error:
         tell({"type": "failed", "message": str(error)})
         status = error.exit_status

@@ -148,6 +148,14 @@ def test_children_outlive_their_zygote_and_more_can_be_had(births: Births) -> No
     assert len([event for event in births.heard if isinstance(event, Ready)]) == 1
 
 
+def test_that_a_child_has_begun_is_told_before_it_can_say_anything(births: Births) -> None:
+    births.until(Ready)
+    for _ in range(5):
+        key, hear, _ = births.wait()
+        assert os.read(hear, 1) == b"x"
+        assert [event.key for event in births.nursery.events() if isinstance(event, Forked)] == [key]
+
+
 def test_forks_under_way_are_done_once_by_the_next_zygote(births: Births) -> None:
     births.until(Ready)
     births.zygote.suspend()  # what it is asked for is not done yet
