@@ -1,5 +1,4 @@
-"""What the kernel is told about one of our processes: with whom it dies, what it is called, how it keeps
-memory."""
+"""What the kernel is told about one of our processes: with whom it dies, what it is called, who may look at it."""
 
 from __future__ import annotations
 
@@ -14,11 +13,6 @@ _SET_NAME = 15
 _SET_CHILD_SUBREAPER = 36
 _SET_PTRACER = 0x59616D61
 _ANYONE = (1 << 64) - 1
-
-_TRIM_THRESHOLD = -1
-_TOP_PAD = -2
-_MMAP_MAX = -4
-_TOP_PAD_BYTES = 16 << 20
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -62,17 +56,3 @@ def step_back(niceness: int) -> None:
     os.nice(niceness)
     with contextlib.suppress(OSError), Path("/proc/self/autogroup").open("w") as group:
         group.write(str(niceness))
-
-
-def keep_memory() -> None:
-    """Have malloc keep what is freed instead of giving it back to the kernel.
-
-    Gradients and activations are freed and wanted again at every step. By default glibc maps each large one
-    anew, and the kernel clears every page of it again. Only glibc has these knobs; elsewhere this does
-    nothing.
-    """
-    mallopt = getattr(_libc, "mallopt", None)
-    if mallopt is not None:
-        mallopt(_MMAP_MAX, 0)
-        mallopt(_TRIM_THRESHOLD, -1)
-        mallopt(_TOP_PAD, _TOP_PAD_BYTES)

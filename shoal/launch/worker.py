@@ -28,8 +28,9 @@ from shoal.elastic.link import Link
 from shoal.elastic.linked import Identity, LinkedAttendance
 from shoal.launch.failure import Account, account_of
 from shoal.launch.job import WorkerSpec
+from shoal.launch.malloc import keep_memory
 from shoal.launch.parcel import unpack
-from shoal.launch.process import allow_stacks, keep_memory, name_process, step_back
+from shoal.launch.process import allow_stacks, name_process, step_back
 from shoal.launch.session import Message, Session, SessionEnd, install
 
 _NICENESS = 10  # of an evaluator: on a busy machine training goes first

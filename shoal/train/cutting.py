@@ -20,7 +20,7 @@ from shoal.core.grains import Grain
 from shoal.strategies.drawing import DrawRules
 from shoal.strategies.normalising import per_sample
 from shoal.strategies.objective import Objective
-from shoal.train.draws import NO_SUM, Few, add_up, tell_apart
+from shoal.train.draws import NO_SUM, Few, compare, tell_apart
 
 _PASS_GRAIN = 32  # samples to a grain, at most, where each has a pass of its own and the user states no grain
 _FEWEST = 16  # samples that batch normalisation sees, at least, where the user states no grain
@@ -128,9 +128,7 @@ def _look(model: nn.Module, objective: Objective, parts: Sequence[Few], both: Fe
         changed = any(name in before and not torch.equal(own, before[name]) for name, own in model.named_buffers())
         separate = norm or draws.why or ("the model changes its buffers" if changed else None)
         if separate is None and not draws.any:
-            whole = draws.whole() if draws.whole is not None else add_up(model, objective, [both])
-            halves = add_up(model, objective, parts)
-            separate = None if whole.equals(halves) else NO_SUM
+            separate = None if compare(model, objective, parts, both, draws.loss) else NO_SUM
     return Look(separate, draws.rules if draws.any or separate is None else None, normed=norm is not None)
 
 

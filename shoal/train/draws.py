@@ -48,13 +48,13 @@ class Few:
 @dataclass(frozen=True)
 class Draws:
     """What was found out. `rules` is None where draws cannot be told apart by sample; `why` says so then, and
-    `any` whether the model draws at all. `whole`: where it does not, gives what `add_up` would for both groups
-    together, without another pass forward: every one of a large model costs seconds."""
+    `any` whether the model draws at all. `loss`: where it does not, that of both groups together, whose pass need not
+    go forward again: every one of a large model costs seconds."""
 
     any: bool
     rules: DrawRules | None
     why: str | None = None
-    whole: Callable[[], Sum] | None = None
+    loss: LossSum | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,8 @@ def tell_apart(model: nn.Module, objective: Objective, parts: Sequence[Few], bot
     held = replaced_kernels()
     seen, moved, loss = _watch(model, objective, both)
     if not seen and not moved:
-        return Draws(any=False, rules=DrawRules({}), whole=lambda: _sum(model, loss))
+        return Draws(any=False, rules=DrawRules({}), loss=loss)
+    del loss  # and all that its pass has kept
     if len(parts) < 2:
         return Draws(any=True, rules=None, why="the model draws random numbers, and there is one sample to try")
     fewer = parts[0]  # one other number of samples tells: what follows is put to the proof with all of them
@@ -165,16 +166,17 @@ def _disproof(
 ) -> tuple[str | None, bool]:
     """Why draws are not told apart by `rules`, None if they are; and whether nothing else moves the generator."""
     drawing = SampleDrawing(model, rules)
-    whole = _add_up(model, objective, [both], drawing)
+    model.zero_grad(set_to_none=True)
+    whole = Whole.of(model, _add_up(model, objective, [both], drawing))
     alone = torch.equal(whole.states[0], drawing.untouched(_SEED))
     halves = _add_up(model, objective, parts, drawing)
     if any(not torch.equal(whole.states[0], state) for state in halves.states):
         culprit = _foreign(model, objective, both) or ""
         return f"{_who(model, culprit)} draws random numbers of its own, which {_CANNOT}", alone
-    if whole.equals(halves):
+    if whole.equals(model, halves):
         return None, alone
     with asked(_Still()):
-        draws_are_to_blame = add_up(model, objective, [both]).equals(add_up(model, objective, parts))
+        draws_are_to_blame = compare(model, objective, parts, both)
     if draws_are_to_blame:
         return f"{_who(model, next(iter(rules.dims))[0])} draws random numbers, which {_CANNOT}", alone
     return NO_SUM, alone
@@ -184,31 +186,48 @@ NO_SUM = "the loss of two batches together is not the sum of their losses"
 
 
 @dataclass(frozen=True)
-class Sum:
-    """The loss and the gradient of some batches, as sums, and the generator's state after each."""
+class Added:
+    """The loss of some batches as a sum, and the generator's state after each. Their gradient is in the parameters."""
 
     loss: float
-    gradient: Sequence[Tensor | None]  # by parameter
     states: Sequence[Tensor]
 
-    def equals(self, other: Sum) -> bool:
-        """Whether the two differ by no more than rounding, in each parameter."""
-        norms = [float(grad.norm()) if grad is not None else 0.0 for grad in self.gradient]
-        whole = math.hypot(*norms)
+
+@dataclass(frozen=True)
+class Whole:
+    """One batch, to be compared with its parts. Its gradient stands in the parameters with the other sign, so what the
+    parts add must leave nothing: a second gradient is never held. `norms` are its own, by parameter."""
+
+    loss: float
+    norms: Sequence[float]
+    states: Sequence[Tensor]
+
+    @classmethod
+    def of(cls, model: nn.Module, added: Added) -> Whole:
+        """To be called when the batch, and no other, has gone backward."""
+        norms = list[float]()
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.to_dense().neg_()
+            norms.append(_norm(parameter))
+        return cls(added.loss, norms, added.states)
+
+    def equals(self, model: nn.Module, parts: Added) -> bool:
+        """Whether the two differ by no more than rounding, in each parameter. Takes the gradient away."""
+        whole = math.hypot(*self.norms)
         floor = _NOISE * whole + 1e-12
-        if not abs(self.loss - other.loss) <= _TOLERANCE * max(abs(self.loss), whole, 1e-9):
+        rests = [_norm(parameter) for parameter in model.parameters()]
+        model.zero_grad(set_to_none=True)
+        if not abs(self.loss - parts.loss) <= _TOLERANCE * max(abs(self.loss), whole, 1e-9):
             return False
-        for mine, theirs, norm in zip(self.gradient, other.gradient, norms, strict=True):
-            if mine is None or theirs is None:
-                rest = next((float(grad.norm()) for grad in (mine, theirs) if grad is not None), 0.0)
-            else:
-                rest = float((mine - theirs).norm())
-            if not rest <= _TOLERANCE * norm + floor:
-                return False
-        return True
+        return all(rest <= _TOLERANCE * norm + floor for rest, norm in zip(rests, self.norms, strict=True))
 
 
-def _add_up(model: nn.Module, objective: Objective, given: Sequence[Few], drawing: SampleDrawing) -> Sum:
+def _norm(parameter: Tensor) -> float:
+    return float(parameter.grad.to_dense().norm()) if parameter.grad is not None else 0.0
+
+
+def _add_up(model: nn.Module, objective: Objective, given: Sequence[Few], drawing: SampleDrawing) -> Added:
     """With draws by `drawing`."""
     return add_up(model, objective, given, lambda few: drawing.forward(few.samples, _SEED), drawing.backward)
 
@@ -219,9 +238,8 @@ def add_up(
     given: Sequence[Few],
     forward: Callable[[Few], AbstractContextManager[None]] = lambda few: contextlib.nullcontext(),
     backward: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
-) -> Sum:
-    """Run the batches of `given` forward and backward, each within these."""
-    model.zero_grad(set_to_none=True)
+) -> Added:
+    """Run the batches of `given` forward and backward, each within these. Adds to the gradient that there is."""
     total, states = 0.0, list[Tensor]()
     for few in given:
         with forward(few):
@@ -230,20 +248,21 @@ def add_up(
         with backward():
             loss.backward()
         total += float(loss.total.detach())
-    return Sum(total, _take_gradient(model), states)
+        del loss  # and all that the pass has kept, before the next one
+    return Added(total, states)
 
 
-def _sum(model: nn.Module, loss: LossSum) -> Sum:
-    """Of a pass that has gone forward already."""
+def compare(
+    model: nn.Module, objective: Objective, parts: Sequence[Few], both: Few, loss: LossSum | None = None
+) -> bool:
+    """Whether the losses and gradients of `parts` add up to those of `both`, which may have gone forward already."""
     model.zero_grad(set_to_none=True)
-    loss.backward()
-    return Sum(float(loss.total.detach()), _take_gradient(model), [])
-
-
-def _take_gradient(model: nn.Module) -> list[Tensor | None]:
-    gradient = [grad.to_dense() if grad is not None else None for grad in (p.grad for p in model.parameters())]
-    model.zero_grad(set_to_none=True)
-    return gradient
+    if loss is None:
+        whole = add_up(model, objective, [both])
+    else:
+        loss.backward()
+        whole = Added(float(loss.total.detach()), [])
+    return Whole.of(model, whole).equals(model, add_up(model, objective, parts))
 
 
 def _foreign(model: nn.Module, objective: Objective, few: Few) -> str | None:
