@@ -136,13 +136,16 @@ def _signal_one(subject: Subject, number: signal.Signals, draw: random.Random) -
 def outcome(hurt: Hurt, commits: Sequence[Commit], births: Mapping[int, Birth], workers: int) -> Outcome:
     """What `hurt` came to, by the commits and the births of the whole run."""
     newcomer = min(
-        (birth for birth in births.values() if hurt.at - CLOCK_S < birth.started < hurt.until),
-        key=lambda birth: birth.started,
+        (birth for birth in births.values() if hurt.at < birth.running < hurt.until),
+        key=lambda birth: birth.running,
         default=None,
     )
     # before the newcomer runs, a step of so many workers is one that was under way
     together = None if newcomer is None else first_at(commits, newcomer.running, workers)
     full_at = None if newcomer is None or together is None else newcomer.running + together
+    started = None if newcomer is None else newcomer.started
+    if started is not None and started < hurt.at - CLOCK_S:
+        started = hurt.at  # a process that was kept ready begins when it is wanted
     pause, usual = longest_pause(commits, hurt.at, hurt.until), usual_step_s(commits)
     return Outcome(
         kind=hurt.kind,
@@ -151,6 +154,6 @@ def outcome(hurt: Hurt, commits: Sequence[Commit], births: Mapping[int, Birth], 
         delay_s=None if pause is None or usual is None else pause - usual,
         steps_done_again=done_again(commits, hurt.at, hurt.until),
         full_strength_s=None if full_at is None else full_at - hurt.at,
-        newcomer_s=None if full_at is None or newcomer is None else full_at - newcomer.started,
-        newcomer_running_s=None if newcomer is None else newcomer.running - newcomer.started,
+        newcomer_s=None if full_at is None or started is None else full_at - started,
+        newcomer_running_s=None if newcomer is None or started is None else newcomer.running - started,
     )

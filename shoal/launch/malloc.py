@@ -1,21 +1,20 @@
 """How malloc of our processes keeps memory.
 
 Gradients and activations are freed and wanted again at every step. By default glibc maps each large one anew, and the
-kernel clears every page of it again: with pages of 4 KiB that can take as long as computing it. If malloc keeps all
-that is freed, nothing is cleared, but large blocks stop fitting into what is left of each other (GPT-2: a tenth of all
-memory). So what is large is mapped, in huge pages, which the kernel clears in little time, and what is smaller is kept.
-Where there are no huge pages everything is kept.
+kernel clears every page of it again, which can take as long as computing it. If malloc keeps all that is freed, nothing
+is cleared, but large blocks stop fitting into what is left of each other (GPT-2: a tenth of all memory). So what is
+small is always kept, and what is large only where a process finds that clearing it takes a good part of its time.
 
-Only glibc has these knobs, and huge pages have to be asked for before a process begins; elsewhere this does nothing.
+Only glibc has these knobs; elsewhere this does nothing.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
-import platform
-from collections.abc import Mapping
-from pathlib import Path
+import resource
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 
 _TRIM_THRESHOLD = -1  # of glibc's malloc.h
 _TOP_PAD = -2
@@ -24,43 +23,61 @@ _MMAP_MAX = -4
 _TOP_PAD_BYTES = 16 << 20
 LARGE_BYTES = 32 << 20  # the largest threshold that glibc takes
 
-TUNABLES = "GLIBC_TUNABLES"
-_HUGE_PAGES = "glibc.malloc.hugetlb"  # 1: have the kernel use them where it can, since glibc 2.35
-_ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+WINDOW_S = 2.0  # of computing, that a judgement is made on
+DEAR = 0.25  # of the time, spent on clearing pages
+_FAULT_S = 4e-6  # a page costs no more than that: other time in the kernel is not for memory
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def with_huge_pages(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment`, so that malloc of a program that is started with it uses huge pages. What the user has said about
-    them holds."""
-    stated = [tunable for tunable in environment.get(TUNABLES, "").split(":") if tunable]
-    if not any(tunable.startswith(f"{_HUGE_PAGES}=") for tunable in stated):
-        stated.append(f"{_HUGE_PAGES}=1")
-    return {**environment, TUNABLES: ":".join(stated)}
+@dataclass(frozen=True)
+class Spent:
+    """What a process has spent so far, or within a window."""
+
+    user_s: float
+    kernel_s: float
+    faults: int
+
+    def since(self, before: Spent) -> Spent:
+        return Spent(self.user_s - before.user_s, self.kernel_s - before.kernel_s, self.faults - before.faults)
+
+    @property
+    def computing_s(self) -> float:
+        return self.user_s + self.kernel_s
+
+
+def is_dear(spent: Spent) -> bool:
+    """Whether clearing pages took a good part of what was spent. Pure."""
+    return min(spent.kernel_s, spent.faults * _FAULT_S) > DEAR * spent.computing_s
 
 
 def keep_memory() -> None:
-    """Have malloc keep what is freed instead of giving it back to the kernel."""
+    """Have malloc of this process keep what is freed, and look after that from now on."""
     mallopt = getattr(_libc, "mallopt", None)
     if mallopt is None:
         return
-    if _has_huge_pages():
-        mallopt(_MMAP_THRESHOLD, LARGE_BYTES)
-    else:
-        mallopt(_MMAP_MAX, 0)
     mallopt(_TRIM_THRESHOLD, -1)
     mallopt(_TOP_PAD, _TOP_PAD_BYTES)
+    mallopt(_MMAP_THRESHOLD, LARGE_BYTES)
+    threading.Thread(target=look_after, args=(lambda: mallopt(_MMAP_MAX, 0),), name="memory", daemon=True).start()
 
 
-def _has_huge_pages() -> bool:
-    """Whether what malloc maps is in huge pages."""
-    try:
-        enabled = _ENABLED.read_text()
-    except OSError:
-        return False
-    if "[always]" in enabled:
-        return True
-    name, version = platform.libc_ver()
-    known = name == "glibc" and tuple(int(part) for part in version.split(".")[:2]) >= (2, 35)
-    return known and "[madvise]" in enabled and f"{_HUGE_PAGES}=1" in os.environ.get(TUNABLES, "").split(":")
+def look_after(keep_all: Callable[[], object], look_s: float = 1.0) -> None:
+    """Look again and again at what clearing pages costs, and call `keep_all` when it is dear twice in a row: what
+    happens once, at the start, does not count."""
+    before, dear, rest = spent_so_far(), False, threading.Event()
+    while True:
+        rest.wait(look_s)
+        now = spent_so_far()
+        spent = now.since(before)
+        if spent.computing_s < WINDOW_S:
+            continue
+        before, was_dear, dear = now, dear, is_dear(spent)
+        if dear and was_dear:
+            keep_all()
+            return
+
+
+def spent_so_far() -> Spent:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return Spent(used.ru_utime, used.ru_stime, used.ru_minflt)

@@ -17,7 +17,6 @@ from types import TracebackType
 
 import shoal.launch
 from shoal.core.errors import ShoalError
-from shoal.launch.malloc import with_huge_pages
 from shoal.launch.zygote_messages import (
     End,
     Exited,
@@ -98,7 +97,6 @@ class Nursery:
                 [sys.executable, "-P", "-c", _BOOTSTRAP, arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                env=with_huge_pages(os.environ),
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
