@@ -43,6 +43,7 @@ SPARES = 1  # kept ready
 # what there is as long as children can be had, by the names that processes have
 STANDING = ("shoal-reaper", "shoal-zygote", "shoal-spare")
 MAX_STILLBORN = 3  # zygotes in a row that end before the first was ready; then it is given up
+_CALM_S = 0.15  # after a spare was taken: to fork another would take time from those who go on, and from itself
 _PAUSE_S = 1.0  # after a spare or a zygote that could not be had; with every zygote more it is doubled, up to
 _LONGEST_PAUSE_S = 30.0
 _TICK_MS = 10
@@ -260,6 +261,7 @@ class Reaper:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # killed meanwhile: its end says so
                 send(spare.channel, request, fds)
             spare.channel.close()
+            self._spare_s = time.monotonic() + _CALM_S
             for fd in fds:
                 os.close(fd)
         if self._asked is not None or self._zygote is None or not self._zygote.ready:
