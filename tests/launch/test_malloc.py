@@ -38,8 +38,8 @@ print(kept(300))
 """
 
 
-def _window(share: float, faults: int = 10**6) -> Spent:
-    return Spent(1.0 - share, share, faults)
+def _window(share: float, cleared: int = 10**6, resident: int = 0) -> Spent:
+    return Spent(1.0 - share, share, cleared, resident)
 
 
 def test_large_blocks_are_kept_where_clearing_them_takes_a_good_part_of_the_time() -> None:
@@ -48,11 +48,18 @@ def test_large_blocks_are_kept_where_clearing_them_takes_a_good_part_of_the_time
 
 
 def test_time_in_the_kernel_that_is_not_for_pages_does_not_count() -> None:
-    assert not is_dear(_window(0.9, faults=100))
+    assert not is_dear(_window(0.9, cleared=100))
 
 
 def test_what_has_passed_before_is_not_of_this_window() -> None:
-    assert Spent(5.0, 3.0, 70).since(Spent(4.0, 1.0, 30)) == Spent(1.0, 2.0, 40)
+    assert Spent(5.0, 3.0, 70, 9).since(Spent(4.0, 1.0, 30, 8)) == Spent(1.0, 2.0, 40, 1)
+
+
+def test_pages_that_came_to_stay_were_not_cleared_again() -> None:
+    assert is_dear(_window(0.3, cleared=10**6, resident=100_000))
+    assert not is_dear(_window(0.3, cleared=10**6, resident=900_000))
+    assert is_dear(_window(0.3, cleared=10**6, resident=-900_000))
+    assert not is_dear(_window(0.9, cleared=0))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="malloc of Linux")
