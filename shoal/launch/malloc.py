@@ -10,6 +10,7 @@ Only glibc on Linux has these knobs; elsewhere this does nothing.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import resource
 import threading
@@ -75,17 +76,20 @@ def keep_memory() -> None:
 
 
 def look_after(keep_all: Callable[[], object], look_s: float = 0.5) -> None:
-    """Look again and again at what clearing pages costs, and call `keep_all` when it is dear."""
-    before, rest = spent_so_far(), threading.Event()
-    while True:
-        rest.wait(look_s)
-        now = spent_so_far()
-        spent = now.since(before)
-        if spent.computing_s >= LEAST_S and is_dear(spent):
-            keep_all()
-            return
-        if spent.computing_s >= MOST_S:
-            before = now
+    """Look again and again at what clearing pages costs, and call `keep_all` when it is dear. Where one cannot look
+    (there is no descriptor left) it stays as it is."""
+    rest = threading.Event()
+    with contextlib.suppress(OSError):
+        before = spent_so_far()
+        while True:
+            rest.wait(look_s)
+            now = spent_so_far()
+            spent = now.since(before)
+            if spent.computing_s >= LEAST_S and is_dear(spent):
+                keep_all()
+                return
+            if spent.computing_s >= MOST_S:
+                before = now
 
 
 def spent_so_far() -> Spent:

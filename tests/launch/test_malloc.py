@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from shoal.launch.malloc import DEAR, Spent, is_dear
+from shoal.launch import malloc
+from shoal.launch.malloc import DEAR, Spent, is_dear, look_after
 
 pytestmark = pytest.mark.unit
 
@@ -70,3 +72,11 @@ def test_what_is_large_goes_back_until_that_is_dear() -> None:
     assert small > 0.9
     assert large < 0.1
     assert after > 0.9
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="malloc of Linux")
+def test_where_one_cannot_look_it_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    called = list[str]()
+    monkeypatch.setattr(malloc, "_RESIDENT", tmp_path / "none")
+    look_after(lambda: called.append("kept"), look_s=0.0)
+    assert called == []
