@@ -46,7 +46,8 @@ class Outcome:
     delay_s: float | None  # by how much that is longer than the median of the run
     steps_done_again: int
     full_strength_s: float | None  # until all workers made a step together again
-    newcomer_s: float | None  # from the start of the newcomer's process to the first step it has a part in
+    # from the start of the newcomer's process, or the fault where it was kept ready, to the first step it has a part in
+    newcomer_s: float | None
     newcomer_running_s: float | None  # of which until its script ran
     detected_s: float | None = None  # until the system said that it knew, where it says so
 

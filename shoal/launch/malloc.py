@@ -5,6 +5,9 @@ kernel clears every page of it again, which can take as long as computing it. If
 is cleared, but large blocks stop fitting into what is left of each other (GPT-2: a tenth of all memory). So what is
 small is always kept, and what is large only where a process finds that clearing it takes a good part of its time.
 
+Loader processes, which a worker forks, keep everything: batches are of one size. Where the kernel gives huge pages
+without being asked, clearing is cheap, and counted as cheaper than it is: there large blocks are mapped.
+
 Only glibc on Linux has these knobs; elsewhere this does nothing.
 """
 
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import resource
 import threading
 from collections.abc import Callable
@@ -72,6 +76,7 @@ def keep_memory() -> None:
     mallopt(_TRIM_THRESHOLD, -1)
     mallopt(_TOP_PAD, _TOP_PAD_BYTES)
     mallopt(_MMAP_THRESHOLD, LARGE_BYTES)
+    os.register_at_fork(after_in_child=lambda: mallopt(_MMAP_MAX, 0))  # nobody looks there: threads are not forked
     threading.Thread(target=look_after, args=(lambda: mallopt(_MMAP_MAX, 0),), name="memory", daemon=True).start()
 
 

@@ -124,7 +124,12 @@ class Reaper:
             return _TICK_MS
         due_s = self._start_s if self._zygote is None else self._spare_s
         left_ms = int((due_s - time.monotonic()) * 1000) + 1
-        return max(0, left_ms) if self._zygote is None or left_ms > 0 else None
+        return max(0, left_ms) if self._zygote is None or self._lacks_a_spare() else None
+
+    def _lacks_a_spare(self) -> bool:
+        """Whether the zygote will be asked for one, when it is time."""
+        ready = self._zygote is not None and self._zygote.ready and self._asked is None
+        return ready and len(self._spares) + len(self._unborn) < SPARES
 
     # -- the launcher
 
@@ -261,7 +266,7 @@ class Reaper:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # killed meanwhile: its end says so
                 send(spare.channel, request, fds)
             spare.channel.close()
-            self._spare_s = time.monotonic() + _CALM_S
+            self._spare_s = max(self._spare_s, time.monotonic() + _CALM_S)
             for fd in fds:
                 os.close(fd)
         if self._asked is not None or self._zygote is None or not self._zygote.ready:

@@ -27,6 +27,7 @@ from shoal.strategies.replica import ModelReplica
 from shoal.strategies.server_state import pack_entries, unpack_entries
 
 _BUFFERS = "running statistics"
+_DIFFERENCES = 0  # the group of weights that are moved by differences: without a rate, but within limits
 # A server that shows no sign of life is put out after `elastic.hang_s`, and another started. No worker gives up before:
 # there is one who decides, and a wait for a server ends with what was decided.
 _AGAIN_S = 120.0  # to have it noticed, and to start another, from a cold disk if need be
@@ -76,7 +77,7 @@ class ServedModel(ModelReplica):
                 else DenseKey(name, shape, dtype, whole)
             )
             if told is None:
-                declarations.append(Declaration(key, "add", {}, UNSHAPED))
+                declarations.append(Declaration(key, "add", {}, _DIFFERENCES if self.local else UNSHAPED))
             else:
                 declarations.append(Declaration(key, told.updater, told.options, told.group))
         for name, (start, stop, kind) in self._statistics.items():

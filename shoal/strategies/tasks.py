@@ -36,7 +36,7 @@ from shoal.store.operations import Shaping, Task
 from shoal.strategies import fused
 from shoal.strategies.base import Runtime, Span, StepResult, Work
 from shoal.strategies.program import Program
-from shoal.strategies.replica import clip_gradients, committed_indices
+from shoal.strategies.replica import clip_gradients, clip_weights, committed_indices
 from shoal.strategies.served import Done, ServedReplica
 
 _LOOK_S = 0.25  # how long a wait for a task lasts before this worker looks around
@@ -210,7 +210,8 @@ class TaskReplica(ServedReplica):
                 return
             try:
                 self.kv.commit(
-                    transaction, (0,), rates=rates, shaping=Shaping(limits=runtime.clip.weights),
+                    transaction, (0,), rates=rates if self._mixing is None else (),
+                    shaping=Shaping(limits=runtime.clip.weights),
                     record=json.dumps(record).encode(), read_version=version,
                     damping=self._damping and self._mixing is None, task=task,
                 )  # fmt: skip
@@ -251,6 +252,7 @@ class TaskReplica(ServedReplica):
             if parameter.grad is not None:  # optimizers are given dense ones, here as under allreduce
                 parameter.grad = self.dense(parameter)
         fused.step(self.optimizer)
+        clip_weights(self.runtime.clip, list(self._keys.values()))
         given: dict[str, Given] = {}
         for name, parameter in self._keys.items():
             apart = (parameter - torch.from_numpy(self._copies[name])).mul_(self._mixing)

@@ -208,7 +208,7 @@ class Whole:
         norms = list[float]()
         for parameter in model.parameters():
             if parameter.grad is not None:
-                parameter.grad = parameter.grad.to_dense().neg_()
+                parameter.grad = -parameter.grad.to_dense()  # not in place: two may share their memory
             norms.append(_norm(parameter))
         return cls(added.loss, norms, added.states)
 

@@ -130,6 +130,16 @@ def test_an_outcome_by_hand() -> None:
 
 
 @pytest.mark.unit
+def test_a_process_that_was_kept_ready_begins_when_it_is_wanted() -> None:
+    commits = [Commit(1.0, 1, 3), Commit(1.6, 2, 2), Commit(1.9, 3, 3)]
+    born = {1: Birth(0.1, 0.2), 2: Birth(0.3, 1.7), 3: Birth(1.65, 3.5)}  # the third is ready for the next one
+    found = faults.outcome(Hurt("kill", 1.5, 3.0), commits, born, workers=3)
+    assert found.full_strength_s == pytest.approx(0.4)
+    assert found.newcomer_s == pytest.approx(0.4)
+    assert found.newcomer_running_s == pytest.approx(0.2)
+
+
+@pytest.mark.unit
 def test_without_a_newcomer_its_figures_are_missing() -> None:
     commits = [Commit(1.0, 1, 3), Commit(2.0, 2, 2)]
     found = faults.outcome(Hurt("freeze", 1.5, 3.0), commits, {1: Birth(0.1, 0.2)}, workers=3)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from served import Reach, servers
 
+from shoal.core.config import Clip
 from shoal.testing.checks import PARAMETERS, check_coverage, check_evaluation, distance
 from shoal.testing.contract import CLIPS, short
 from shoal.testing.plan import Plan
@@ -84,6 +85,19 @@ def test_with_elastic_averaging_central_weights_follow_the_workers(
     check_coverage(trained, plan)
     check_evaluation(trained, plan)
     assert trained.losses[-1] < 0.9 * trained.losses[0]
+
+
+def test_with_elastic_averaging_weights_stay_within_their_limits(
+    ranks: RankHarness, tmp_path: Path, fleet: Path
+) -> None:
+    plan = Plan("mlp", epochs=2, clip=Clip(weights=(-0.05, 0.05)))
+    free = Plan("mlp", epochs=2)
+    trial = trial_of(ranks, tmp_path, fleet, "async", **{"asynchronous.mixing": 0.3})
+    for limited, one in ((True, plan), (False, free)):
+        trained = trial.run(2, one)
+        largest = max(float(value.abs().max()) for value in trained.parameters.values())
+        assert (largest <= 0.05) == limited
+        check_coverage(trained, one)
 
 
 @pytest.mark.parametrize("how", [{"asynchronous.mixing": 0.3}, {"clip": {"norm": 1.0}}], ids=["mixing", "clip"])

@@ -129,6 +129,9 @@ MIXING, PLAIN = Way("async", 3, mixing=True), Way("async", 3)
         (MIXING, 0.02, "", ["learning"]),
         (MIXING, 0.25, "head.weight", ["learning"]),
         (MIXING, 0.25, "entry.bias", ["learning"]),
+        (Way("async", 3, codec="int8"), 1.0, "head.bias", ["learning"]),
+        (Way("async", 3, codec="topk:0.2"), 1.0, "head.bias", []),  # it may not have been among the largest yet
+        (Way("async", 3, codec="topk:0.2"), 0.1, "", ["learning"]),
     ],
 )
 def test_a_model_that_does_not_learn_or_a_parameter_that_is_not_trained_is_seen(

@@ -14,7 +14,7 @@ from shoal.testing.soak.history import KINDS, Fault
 from shoal.testing.soak.network import make_data, make_model
 from shoal.testing.soak.oracle import Unfit, _Untouched, truth
 from shoal.testing.soak.pairs import AXES, covering, covering_cases, pairs
-from shoal.testing.soak.program import BODIES, LOSSES, NORMS, OPTIMIZERS
+from shoal.testing.soak.program import BODIES, LOSSES, NORMS, OPTIMIZERS, Program
 from shoal.testing.soak.shrink import simpler_than
 from shoal.testing.soak.way import STRATEGIES, Way
 
@@ -150,3 +150,13 @@ def test_of_rows_that_no_batch_has_touched_nothing_is_remembered() -> None:
     memory = optimizer.state[table]["momentum_buffer"]
     assert memory[~rows].any()
     assert not memory[rows].any()
+
+
+def test_where_a_batch_has_fewer_grains_than_trainers_each_makes_a_part_of_the_steps() -> None:
+    five = Way("incremental", 5)
+    assert five.steps_of_one(Program(batch=7, grain=5)) == 2 / 5
+    assert five.steps_of_one(Program(batch=20, grain=4)) == 1.0
+    assert five.steps_of_one(Program(batch=32, norm="batch")) == 2 / 5
+    assert five.steps_of_one(Program(batch=32)) == 1.0
+    assert Way("hybrid", 5, outer="incremental", team=2).steps_of_one(Program(batch=7, grain=7)) == 1 / 3
+    assert Way("async", 5).steps_of_one(Program(batch=7, grain=7)) == 1.0

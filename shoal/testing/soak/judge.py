@@ -228,7 +228,7 @@ def _learns(case: Case, seen: Evidence, expected: Truth, found: dict[str, Tensor
     begun = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     model.load_state_dict(found, strict=False)  # what is tied is saved once
     reached = whole_loss(model, case.program)
-    kept = min(leg.way.kept for leg in seen.legs)
+    kept = min(leg.way.kept * leg.way.steps_of_one(case.program) for leg in seen.legs)
     wanted = expected.first - LEARNED * kept * (expected.first - expected.last)
     if expected.last < expected.first and not reached <= wanted:
         words = f"from {expected.first:.4g} to {reached:.4g}, where plain PyTorch comes to {expected.last:.4g}"
@@ -236,7 +236,8 @@ def _learns(case: Case, seen: Evidence, expected: Truth, found: dict[str, Tensor
     moved = {name: _distance(parameter, begun[name]) for name, parameter in model.named_parameters()}
     there = {name: _distance(parameter, begun[name]) for name, parameter in expected.parameters.items()}
     still = [name for name, way in there.items() if not moved[name] >= MOVED * kept * way]
-    if still:
+    # what a codec that sends the largest few leaves out comes later, and a short run ends before that
+    if still and not any(leg.way.codec.startswith("topk") for leg in seen.legs):
         name = still[0]
         words = f"{name} has moved by {moved[name]:.2g}, where plain PyTorch moves it by {there[name]:.2g}"
         yield Violation("learning", words)

@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from shoal.testing.soak.program import Program
+
 StrategyName = Literal["single", "allreduce", "parameter-server", "async", "incremental", "hybrid"]
 Outer = Literal["incremental", "allreduce", "parameter-server", "async"]
 
@@ -77,6 +79,16 @@ class Way:
         the central weights and of everybody's own as it is, and a step adds to one of them: all come to share it."""
         apart = replace(self, workers=self.workers + self.room).trainers
         return 1 / (apart + 1) if self.mixing and self.kind == "async" else 1.0
+
+    def steps_of_one(self, program: Program) -> float:
+        """Of all steps, the part that each of those makes who train apart and are averaged: where a batch has fewer
+        grains than there are of them, some make none from it, and an average of steps goes as far as one."""
+        if self.kind != "incremental":
+            return 1.0
+        apart = replace(self, workers=self.workers + self.room).trainers
+        fewest = 16 if program.norm == "batch" else 1  # samples in a grain, where Shoal decides
+        grains = -(-program.batch // program.grain) if program.grain else max(1, program.batch // fewest)
+        return min(1.0, grains / apart)
 
     def words(self) -> list[str]:
         """The options of ``shoal train``."""

@@ -149,6 +149,22 @@ def test_grains_of_a_plain_model_may_share_a_pass() -> None:
     assert _why(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.LayerNorm(8), nn.Dropout(0.5), nn.Linear(8, 4))) is None
 
 
+class _Shared(nn.Module):
+    """The gradients of its two biases lie in the same memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.a, self.b = nn.Linear(4, 4), nn.Parameter(torch.zeros(4)), nn.Parameter(torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        shifted: Tensor = self.inner(x) + (self.a[None] + self.b[None])
+        return shifted
+
+
+def test_gradients_that_share_memory_are_each_compared() -> None:
+    assert _why(_Shared()) is None
+
+
 def test_a_loss_that_does_not_add_up_is_found_out() -> None:
     assert _why(nn.Linear(4, 4), lambda model, batch: (model(batch[0]) - batch[1]).square().mean().sqrt()) is not None
 

@@ -1,4 +1,4 @@
-"""The trial before the first step takes less memory than a step: it must not decide how large a model fits."""
+"""The trial before the first step holds one gradient, as a step does."""
 
 from __future__ import annotations
 
