@@ -226,6 +226,8 @@ class Supervisor:
         else:
             worker.survived = True
         worker.spare |= len(self.able) >= self.target
+        if len(self.able) + self.elsewhere < succession.terms.min_workers:
+            worker.spare = False  # it was asked to go while another one that should have stayed was going, too
         worker.remaining = sum(1 for number in self.able if self.workers[number].view) + self.elsewhere
         wanted = not worker.spare and not self.finishing and not self._stopping
         if worker.survived and wanted and self.stage == Stage.RUNNING:

@@ -37,6 +37,7 @@ class Held:
         self.values: Array = np.zeros(piece.shape, self.dtype)
         self.state: dict[str, Array] = {}
         self.version = version  # that last changed something
+        self._within: tuple[float, float] | None = None  # limits in which all values are known to be
         self.row_versions: Array | None = np.zeros(piece.units, np.int64) if piece.sparse else None
 
     @property
@@ -104,6 +105,7 @@ class Held:
 
     def overwrite(self, update: Contribution, version: int) -> None:
         """Put values in the place of those that are there."""
+        self._within = None
         if update.rows is None:
             self.values[...] = update.values
         else:
@@ -137,6 +139,16 @@ class Held:
         elif shaping.limits is not None:
             self.values[rows] = np.clip(self.values[rows], *shaping.limits)
         self._changed(rows, version)
+
+    def limit(self, limits: tuple[float, float], version: int) -> None:
+        """Keep all values within `limits`, those too that no update has come for; of a table, rows that nobody has
+        touched stay as they are, whatever is done to others."""
+        if self.unshaped or self.row_versions is not None or self._within == limits or self.dtype.kind != "f":
+            return
+        if self.values.size and (self.values.min() < limits[0] or self.values.max() > limits[1]):
+            np.clip(self.values, *limits, out=self.values)
+            self._changed(None, version)
+        self._within = limits
 
     def _changed(self, rows: Array | None, version: int) -> None:
         self.version = version

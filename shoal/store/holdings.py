@@ -124,6 +124,14 @@ class Holdings:
             self.broken = error
             raise
 
+    def limit(self, limits: tuple[float, float], beside: Iterable[Held]) -> None:
+        """Keep values within `limits`, also where nothing was given for them: of all slices of whoever the slices
+        `beside` belong to, by what stands before the first ``/`` of their names; without any, of all."""
+        owners = {_owner(one) for one in beside}
+        for held in self.held.values():
+            if not owners or _owner(held) in owners:
+                held.limit(limits, self.version)
+
     def _apply(
         self,
         held: Held,
@@ -144,6 +152,10 @@ class Holdings:
         held.apply(parts, shaping, rates, self.version, room)
         if borrowed is not None:
             self.pool.give_back(borrowed)
+
+
+def _owner(held: Held) -> str:
+    return held.holding.slice.key.name.partition("/")[0]
 
 
 def _refuse_overlap(new: Slice, others: Iterable[Slice]) -> None:

@@ -90,13 +90,13 @@ def test_with_elastic_averaging_central_weights_follow_the_workers(
 def test_with_elastic_averaging_weights_stay_within_their_limits(
     ranks: RankHarness, tmp_path: Path, fleet: Path
 ) -> None:
-    plan = Plan("mlp", epochs=2, clip=Clip(weights=(-0.05, 0.05)))
+    plan = Plan("mlp", epochs=2, clip=Clip(weights=(-0.0625, 0.0625)))
     free = Plan("mlp", epochs=2)
     trial = trial_of(ranks, tmp_path, fleet, "async", **{"asynchronous.mixing": 0.3})
     for limited, one in ((True, plan), (False, free)):
         trained = trial.run(2, one)
         largest = max(float(value.abs().max()) for value in trained.parameters.values())
-        assert (largest <= 0.05) == limited
+        assert (largest <= 0.0625) == limited
         check_coverage(trained, one)
 
 

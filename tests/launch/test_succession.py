@@ -265,6 +265,19 @@ def test_who_was_asked_to_go_by_the_coordinator_is_not_replaced() -> None:
     assert supervisor.decide(5.0) == []
 
 
+def test_who_was_asked_to_go_while_the_last_other_one_left_is_replaced() -> None:
+    supervisor = training(2)
+    assert supervisor.on_target(1) == []
+    supervisor.on_message(0, {"type": "departed", "notice": True}, 5.0)  # preempted: the other one is enough
+    assert supervisor.decide(5.0) == []
+    supervisor.on_message(1, {"type": "departed", "notice": False}, 5.1)  # which the coordinator has asked to go
+    assert supervisor.decide(5.1) == [Start((2,))]
+    for number in (0, 1):
+        supervisor.on_exit(number, 0, 5.2, 5.2)
+    assert supervisor.decide(5.2)
+    assert not supervisor.too_few
+
+
 def test_the_first_worker_is_that_of_the_newest_view() -> None:
     supervisor = training(3)
     assert supervisor.first == 0

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from shoal.checkpoint.catalog import Catalog
+from shoal.testing.soak import judge as judging
 from shoal.testing.soak import play, trying
 from shoal.testing.soak.calm import Calm
 from shoal.testing.soak.case import Case
@@ -149,6 +150,8 @@ def test_a_model_that_does_not_learn_or_a_parameter_that_is_not_trained_is_seen(
 
     monkeypatch.setattr(Catalog, "newest_valid", spoiled)
     assert laws(_leg(evidence, way=way)) == broken
+    monkeypatch.setattr(judging, "LESSON", 1.0)  # as if there had been nothing to learn: parameters move all the same
+    assert len(laws(_leg(evidence, way=way))) == len(broken) - (part < 0.2 / (4 if way.mixing else 1))
 
 
 def test_a_refusal_that_is_documented_is_no_failure(evidence: Evidence) -> None:

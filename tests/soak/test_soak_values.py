@@ -160,3 +160,13 @@ def test_where_a_batch_has_fewer_grains_than_trainers_each_makes_a_part_of_the_s
     assert five.steps_of_one(Program(batch=32)) == 1.0
     assert Way("hybrid", 5, outer="incremental", team=2).steps_of_one(Program(batch=7, grain=7)) == 1 / 3
     assert Way("async", 5).steps_of_one(Program(batch=7, grain=7)) == 1.0
+
+
+def test_a_program_that_makes_much_of_rounding_is_known_by_it() -> None:
+    """Batch normalisation over two samples that are alike, and an optimizer that divides small by small."""
+    words = "seed=601 samples=34 grain=2 body=table extras=tied,frozen sparse=yes loss=smooth optimizer=adafactor"
+    for norm, least, most in (("batch", 1e-4, 1e-2), ("layer", 0.0, 1e-6)):
+        program = Case.parse(f"{words} norm={norm} | |").program
+        right, other = truth(program, 2), truth(program, 2, nudged=True)
+        apart = max(float((other.parameters[name] - right.parameters[name]).norm()) for name in right.parameters)
+        assert least <= apart / max(float(one.norm()) for one in right.parameters.values()) <= most

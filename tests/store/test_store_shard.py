@@ -376,6 +376,18 @@ def test_an_update_that_is_old_counts_less(client: Client) -> None:
     assert client.commit("v", 0, read_version=99).staleness == 0
 
 
+def test_values_that_get_no_update_are_kept_in_limits_too(client: Client) -> None:
+    beside, other = DenseKey("run/beside", (2,)), DenseKey("else/where", (2,))
+    given = DenseKey("run/given", (1,))
+    client.done(ops.Declare, tuple(ops.Holding(whole(key), "add") for key in (given, beside, other)))
+    client.done(ops.Set, (dense(5.0, -5.0, where=whole(beside).label), dense(5.0, -5.0, where=whole(other).label)))
+    client.stage("s", 0, dense(7.0, where=whole(given).label))
+    client.commit("s", 0, shaping=Shaping(limits=(-1.0, 2.0)))
+    assert client.values(whole(given).label) == [2.0]
+    assert client.values(whole(beside).label) == [2.0, -1.0]
+    assert client.values(whole(other).label) == [5.0, -5.0], "it is not of this run"
+
+
 def test_the_gradient_is_divided_clipped_and_scaled_and_values_are_kept_in_limits(client: Client) -> None:
     gradient = dense(8, -8, 2, 0, 4, -2)
     client.stage("s", 0, gradient, rows(4, times=40.0))

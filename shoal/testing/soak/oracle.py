@@ -5,6 +5,7 @@ Nothing of Shoal's computing is used, only the order of samples and the seeds of
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 from functools import cache
@@ -39,24 +40,44 @@ class Truth:
 
 
 @cache
-def truth(program: Program, grain: int, by_rows: bool = False) -> Truth:
+def truth(program: Program, grain: int, by_rows: bool = False, nudged: bool = False) -> Truth:
     """Train `program`, whose batches are cut into grains of so many samples. `by_rows`: of a sparse table only those
-    rows are updated that a batch touches, as on servers. Raises `Unfit`."""
+    rows are updated that a batch touches, as on servers. `nudged`: from weights that are each off by as little as
+    there is, to see what becomes of rounding. Raises `Unfit`."""
     threads, chance = torch.get_num_threads(), torch.get_rng_state()
     torch.set_num_threads(1)
     try:
-        return _train(program, grain, by_rows)
+        return _train(program, grain, by_rows, nudged)
     finally:
         torch.set_num_threads(threads)
         torch.set_rng_state(chance)
 
 
-def _train(program: Program, grain: int, by_rows: bool) -> Truth:
+@torch.no_grad()
+def _begun(model: nn.Module, program: Program) -> float:
+    """The loss before training, with weights within their limits, as they are after the first step."""
+    begun, clip = copy.deepcopy(model), CLIPS[program.clip]
+    if clip.weights is not None:
+        for parameter in begun.parameters():
+            if parameter.requires_grad:
+                parameter.clamp_(*clip.weights)
+    return whole_loss(begun, program)
+
+
+@torch.no_grad()
+def _nudge(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.copy_(torch.nextafter(parameter, 2 * parameter))
+
+
+def _train(program: Program, grain: int, by_rows: bool, nudged: bool) -> Truth:
     model, data = make_model(program), make_data(program)
+    if nudged:
+        _nudge(model)
     optimizer = make_optimizer(program, [p for p in model.parameters() if p.requires_grad])
     rates = [group["lr"] for group in optimizer.param_groups]
     clip, factor = CLIPS[program.clip], RULES[program.schedule].factor
-    first = whole_loss(model, program)
+    first = _begun(model, program)
     losses: list[float] = []
     seen = 0
     for epoch in range(program.epochs):
