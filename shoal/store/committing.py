@@ -76,8 +76,8 @@ class Committing:
             heed(self._board.check(task.stretch, task.number, task.worker))
         staleness, shaping = self._staleness(operation)
         self._holdings.apply(pairs, shaping, operation.rates, expendable=True)  # from here on nothing is refused
-        if shaping.limits is not None:
-            self._holdings.limit(shaping.limits, [held for held, _ in pairs])
+        if shaping.limits is not None and operation.era is not None:
+            self._holdings.limit(shaping.limits, operation.era.run)
         if task is not None:
             heed(self._board.commit(task.stretch, task.number, task.worker, staleness))
         self.staging.drop(operation.transaction)

@@ -124,12 +124,11 @@ class Holdings:
             self.broken = error
             raise
 
-    def limit(self, limits: tuple[float, float], beside: Iterable[Held]) -> None:
-        """Keep values within `limits`, also where nothing was given for them: of all slices of whoever the slices
-        `beside` belong to, by what stands before the first ``/`` of their names; without any, of all."""
-        owners = {_owner(one) for one in beside}
+    def limit(self, limits: tuple[float, float], run: str) -> None:
+        """Keep the values of a run, whose keys are named ``run/...``, within `limits`, also where nothing was given for
+        them."""
         for held in self.held.values():
-            if not owners or _owner(held) in owners:
+            if held.holding.slice.key.name.startswith(f"{run}/"):
                 held.limit(limits, self.version)
 
     def _apply(
@@ -152,10 +151,6 @@ class Holdings:
         held.apply(parts, shaping, rates, self.version, room)
         if borrowed is not None:
             self.pool.give_back(borrowed)
-
-
-def _owner(held: Held) -> str:
-    return held.holding.slice.key.name.partition("/")[0]
 
 
 def _refuse_overlap(new: Slice, others: Iterable[Slice]) -> None:

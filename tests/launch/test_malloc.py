@@ -12,6 +12,7 @@ from shoal.launch import malloc
 from shoal.launch.malloc import DEAR, Spent, is_dear, look_after
 
 pytestmark = pytest.mark.unit
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere keep_memory does nothing: glibc on Linux only")
 
 _HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
@@ -86,10 +87,10 @@ def test_pages_that_came_to_stay_were_not_cleared_again() -> None:
     assert not is_dear(_window(0.9, cleared=0))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="malloc of Linux")
+@on_linux
 def test_what_is_large_goes_back_until_that_is_dear() -> None:
     if _HUGE.exists() and "[always]" in _HUGE.read_text():
-        pytest.skip("this kernel gives huge pages without being asked: clearing is not dear")
+        pytest.skip("this kernel gives huge pages unasked: clearing is cheap, and large blocks stay mapped")
     done = subprocess.run([sys.executable, "-c", _TRAINS], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     (small, large), (after,) = [map(float, line.split()) for line in done.stdout.splitlines()]
@@ -98,7 +99,7 @@ def test_what_is_large_goes_back_until_that_is_dear() -> None:
     assert after > 0.9
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="malloc of Linux")
+@on_linux
 def test_where_one_cannot_look_it_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     called = list[str]()
     monkeypatch.setattr(malloc, "_RESIDENT", tmp_path / "none")
@@ -106,7 +107,7 @@ def test_where_one_cannot_look_it_stays_as_it_is(monkeypatch: pytest.MonkeyPatch
     assert called == []
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="malloc of Linux")
+@on_linux
 def test_what_a_worker_forks_keeps_everything() -> None:
     done = subprocess.run([sys.executable, "-c", _FORKED], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -382,7 +382,8 @@ def test_values_that_get_no_update_are_kept_in_limits_too(client: Client) -> Non
     client.done(ops.Declare, tuple(ops.Holding(whole(key), "add") for key in (given, beside, other)))
     client.done(ops.Set, (dense(5.0, -5.0, where=whole(beside).label), dense(5.0, -5.0, where=whole(other).label)))
     client.stage("s", 0, dense(7.0, where=whole(given).label))
-    client.commit("s", 0, shaping=Shaping(limits=(-1.0, 2.0)))
+    client.done(ops.Begin, "run", 1)
+    client.commit("s", 0, shaping=Shaping(limits=(-1.0, 2.0)), era=ops.Era("run", 1))
     assert client.values(whole(given).label) == [2.0]
     assert client.values(whole(beside).label) == [2.0, -1.0]
     assert client.values(whole(other).label) == [5.0, -5.0], "it is not of this run"

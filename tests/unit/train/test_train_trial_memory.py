@@ -34,7 +34,7 @@ print((after - before) * 1024 / sum(parameter.nbytes for parameter in model.para
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of a process")
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is read from /proc, which only Linux has")
 @pytest.mark.parametrize("dropout", [0.1, 0.0], ids=["draws", "plain"])
 def test_the_trial_holds_one_gradient(dropout: float) -> None:
     done = subprocess.run(
